@@ -1,0 +1,1 @@
+"""The head: code only, never calls a model. Never imports `workers`."""

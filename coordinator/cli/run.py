@@ -1,0 +1,270 @@
+"""``run``: start a session, follow it, exit by its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coordinator.cli.app import App, dump, pass_app, read_text, write_text
+from coordinator.cli.lazy import Command
+from coordinator.cli.render import counts, plain, record_line
+from protocol.errors import ConfigError, PlanRefused, RoleError, StoreUnreachable
+
+if TYPE_CHECKING:
+    from coordinator.cli.store import Store
+    from coordinator.outcome import Outcome
+    from coordinator.session import Order
+    from protocol.record import Record
+
+LATER = ("meeting", "roundtable")
+
+
+@dataclass(slots=True)
+class Run:
+    """One run: what was asked for, and the session once it is there."""
+
+    order: Order
+    follow: bool
+    detach: bool
+    output: str
+    who: str
+    session: str = ""
+    states: dict[str, str] = field(default_factory=dict)
+
+
+@click.command(cls=Command, short_help="Start a session, follow it, exit by its outcome.")
+@click.argument("goal", default="")
+@click.option("--flow", metavar="plan|solo", help="Default: plan with --plan, solo with --role, else a planner's plan.")
+@click.option("--plan", "plan_file", metavar="FILE", help="The plan (YAML or JSON), - for stdin.")
+@click.option("--role", default="", help="The role that does it (flow solo).")
+@click.option("--verify", default="", metavar="ROLE", help="A verifier role for the delivery (flow solo).")
+@click.option("--input", "given", metavar="JSON", help="The task's input (flow solo), - for stdin.")
+@click.option("--model", "models", multiple=True, metavar="ROLE=KEY", help="Another model for a role, in this run.")
+@click.option("--title", default="", help="A title instead of the goal's first line.")
+@click.option("--follow", is_flag=True, help="Show every record as it arrives.")
+@click.option("--detach", is_flag=True, help="Only start it; print its id.")
+@click.option("-o", "--output", default="", metavar="FILE", help="Where the merged result goes (.json: as JSON).")
+@click.option("--as", "who", default="", metavar="NAME", help="Who you are on record. Default: your login.")
+@pass_app
+def run(
+    app: App,
+    goal: str,
+    flow: str | None,
+    plan_file: str | None,
+    role: str,
+    verify: str,
+    given: str | None,
+    models: tuple[str, ...],
+    title: str,
+    follow: bool,
+    detach: bool,
+    output: str,
+    who: str,
+) -> int:
+    """Start a session for GOAL, follow it to its end, print the merged result.
+
+    Exits 0 if all was delivered, 1 if it failed, is partial or was cancelled. Ctrl-C leaves it running and says how
+    to follow and how to cancel it.
+    """
+    from coordinator.session import Order
+
+    if flow in LATER:
+        raise ConfigError(f"the flow {flow!r} is not part of this version", mend="use plan or solo")
+    if detach and (follow or output):
+        raise click.UsageError("--detach goes with neither --follow nor --output: nothing is waited for")
+    if plan_file is not None and (role or flow == "solo"):
+        raise click.UsageError("a plan names its own roles: give --plan, or --role with the flow solo")
+    from coordinator.planfile import parse
+
+    plan = parse(read_text(plan_file, "the plan"), name=plan_file) if plan_file is not None else None
+    if not goal.strip() and plan is None:
+        raise click.UsageError('what is the goal? rolecall run "…", or --plan FILE')
+    order = Order(
+        goal=goal,
+        flow=flow or ("solo" if role else "plan"),
+        plan=plan,
+        role=role,
+        verify=verify,
+        input=_input(given),
+        models=_models(models),
+        policy=app.settings.lost_policy,
+        title=title,
+    )
+    made = Run(order, follow, detach, output, who)
+    try:
+        return app.run(_run(app, made))
+    except KeyboardInterrupt:
+        if made.session:
+            app.note(
+                f"\n{made.session} goes on. Follow it: rolecall session log {made.session} --follow\n"
+                f"cancel it: rolecall session cancel {made.session}"
+            )
+        raise
+
+
+async def _run(app: App, made: Run) -> int:
+    from coordinator import session
+    from coordinator.cli.store import open_store, person_name
+    from protocol.stores.redis_artifacts import Artifacts
+
+    async with open_store(app, start=True) as store:
+        if not made.detach:
+            await _somebody_leads(app, store)
+        artifacts = Artifacts(store.client, store.keys, store.scripts)
+        try:
+            made.session = await session.start(
+                made.order,
+                log=store.log,
+                artifacts=artifacts,
+                bell=store.wake,
+                who=person_name(made.who),
+                known_roles=await _known(store, made.order),
+            )
+        except PlanRefused as refused:
+            if refused.reason == "unknown_role":
+                raise RoleError(refused.message, mend=refused.mend) from None
+            raise
+        if made.detach:
+            if not await store.inspector.alive("leader"):
+                app.note("no leader is alive: it waits until one is (rolecall up, or rolecall leader)")
+            app.emit({"session": made.session}, made.session)
+            return 0
+        app.note(f"session {made.session}")
+        await _note_idle(app, store, made.order)
+        outcome = await _watch(app, store, made)
+        await _finish(app, made, outcome, artifacts)
+        return outcome.exit_code
+
+
+async def _somebody_leads(app: App, store: Store) -> None:
+    """Raises StoreUnreachable where no leader beats; a missing manager or worker is only noted."""
+    if not await store.inspector.alive("leader"):
+        raise StoreUnreachable(
+            "no leader is alive: nothing would happen",
+            op="run",
+            mend="start a fleet with `rolecall up`, or `rolecall leader`; --detach leaves the session waiting",
+        )
+    if not await store.inspector.alive("manager"):
+        app.note("no manager is alive: nothing is merged or taken over until one is (rolecall manager)")
+
+
+async def _note_idle(app: App, store: Store, order: Order) -> None:
+    """Say which roles nobody works for now: their tasks wait."""
+    from coordinator.session import check
+
+    plan = check(order, None)
+    wanted = set(plan.roles) if plan else {role for role in (order.role, order.verify) if role}
+    idle = wanted - {info.role for info in await store.workers.live()}
+    if idle:
+        app.note(f"no worker is alive for {', '.join(sorted(idle))}: those tasks wait until one is")
+
+
+async def _known(store: Store, order: Order) -> Mapping[str, Any]:
+    """The published roles. Raises RoleError for a role of the order's own that is not among them."""
+    known = await store.roles.all()
+    for role in filter(None, (order.role, order.verify, *order.models)):
+        if role not in known:
+            from difflib import get_close_matches
+
+            near = get_close_matches(role, known, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise RoleError(
+                f"nobody ever published the role {role!r}",
+                mend=f"{hint}known: {', '.join(sorted(known)) or 'none yet: is a worker running?'}",
+            )
+    return known
+
+
+async def _watch(app: App, store: Store, made: Run) -> Outcome:
+    """Follow the session to its end. Without ``--follow`` only what changes is noted, on stderr."""
+    from coordinator.follow import follow
+    from coordinator.outcome import Outcome
+
+    outcome = Outcome(made.session)
+    records = follow(store.log, store.blocking, store.keys, made.session, tell=app.note)
+    async for entry, record in records:
+        outcome.take(record)
+        if made.follow:
+            found = record.to_json()
+            app.line({"entry": entry, "record": found}, record_line(entry, found))
+        else:
+            _note_progress(app, made, record)
+        if outcome.over:
+            break
+    await records.aclose()
+    return outcome
+
+
+def _note_progress(app: App, made: Run, record: Record) -> None:
+    from protocol.tasks import target_state
+
+    if record.is_task and record.id != made.session:
+        state = target_state(record)
+        before = made.states.get(record.id)
+        made.states[record.id] = state
+        if state in ("completed", "blocked", "lost", "failed") and state != before:
+            numbers: dict[str, int] = {}
+            for one in made.states.values():
+                numbers[one] = numbers.get(one, 0) + 1
+            app.note(f"{plain(record.id)} {state}: {plain(record.what)}  ({counts(numbers)})")
+    if record.detail.get("kind") == "question" and record.event == "info":
+        app.note(
+            f"{record.who} asks: {plain(record.what)}\n  rolecall answer {record.id} TEXT --session {made.session}"
+        )
+
+
+async def _finish(app: App, made: Run, outcome: Outcome, artifacts: Any) -> None:
+    """Print or write the merged result and say how it went."""
+    from coordinator.outcome import merged_text
+
+    as_json = made.output.endswith(".json") if made.output else app.json
+    text = None
+    if outcome.merge is not None:
+        text = await merged_text(artifacts, made.session, outcome.merge, "json" if as_json else "markdown")
+    if made.output and made.output != "-":
+        write_text(made.output, text if text is not None else dump(outcome.to_json(), indent=True))
+        app.note(f"the result is in {made.output}")
+    value = outcome.to_json()
+    if made.follow:
+        if app.json:
+            app.note(dump(value))
+        elif made.output == "-" and text is not None:
+            write_text("-", text)
+    elif app.json:
+        if text is not None and as_json:
+            import orjson
+
+            value["result"] = orjson.loads(text)
+        app.emit(value)
+    elif text is not None and made.output in ("", "-"):
+        write_text("-", text)
+    app.note(f"{made.session} {outcome.result}{f': {plain(outcome.why)}' if outcome.why else ''}")
+    for row in outcome.missing[:20]:
+        if isinstance(row, dict):
+            app.note(f"  missing {plain(row.get('task'))}: {plain(row.get('reason'))}")
+
+
+def _models(pairs: tuple[str, ...]) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for pair in pairs:
+        role, sign, key = pair.partition("=")
+        if not (sign and role and key):
+            raise ConfigError(f"--model {pair!r} is no ROLE=KEY", mend="write it like reviewer=fast")
+        out[role] = key
+    return out
+
+
+def _input(given: str | None) -> Any:
+    if given is None:
+        return None
+    import orjson
+
+    try:
+        return orjson.loads(read_text("-", "the input") if given == "-" else given)
+    except orjson.JSONDecodeError as error:
+        raise ConfigError(
+            f"--input is no JSON: {error}", mend="quote it for the shell, or give - and pipe it in"
+        ) from None

@@ -1,0 +1,157 @@
+-- The law of a task's life, as protocol/tasks.py has it (judge, apply); the tables are generated from there.
+--#include common
+--#tables
+local function record_mark(r) return (r.target == 'waiting' and 'Q' or CODE[r.event]) .. string.format('%d', r.attempt) end
+
+-- 'new' | 'already', entry | 'refused', reason, message
+local function judge(s, r)
+  if not s then return 'new' end
+  local seen = s.seen[record_mark(r)]
+  if seen then
+    if r.command or seen[1] == r.digest then return 'already', seen[2] end
+    if r.attempt >= s.attempt then
+      return 'refused', 'duplicate_id', 'a different ' .. r.event .. " of '" .. r.id .. "' attempt " .. r.attempt .. ' exists'
+    end
+  end
+  if r.attempt < s.attempt then
+    return 'refused', 'superseded_attempt',
+      r.event .. ' of attempt ' .. r.attempt .. ": '" .. r.id .. "' is '" .. s.state .. "' at attempt " .. s.attempt
+  end
+  local allowed = (r.attempt == s.attempt) and SAME or HIGHER
+  if not allowed[s.state][r.target] then
+    return 'refused', 'illegal_transition', "'" .. r.id .. "' can't go from '" .. s.state .. "' to '" .. r.target .. "'"
+  end
+  local owned = "'" .. r.id .. "' attempt " .. s.attempt .. " is owned by '" .. s.owner .. "'"
+  local fleet = is_start(s.owner)
+  if r.attempt > s.attempt and fleet and r.target ~= 'assigned' and r.target ~= 'retrying' then
+    return 'refused', 'not_the_owner', owned
+  end
+  if (s.state == 'processing' or s.state == 'failed') and s.owner ~= '' and not r.command
+     and (r.target == 'completed' or r.target == 'failed' or r.target == 'waiting' or r.target == 'retrying' or r.target == 'blocked') then
+    local mine
+    if fleet then mine = (r.owner == s.owner) else mine = ('~' .. r.who == s.owner) end
+    if not mine then return 'refused', 'not_the_owner', owned end
+  end
+  return 'new'
+end
+
+-- Changes s (or a new state) in place; the entry is filled in when it is known.
+local function apply(s, r)
+  if not s then
+    s = {state = '', attempt = r.attempt, owner = '', role = '', agent = '', tries = 0, due = '0', waiting = '', seen = {}, order = {}}
+  end
+  local mark = record_mark(r)
+  if not s.seen[mark] then s.order[#s.order + 1] = mark end
+  s.seen[mark] = {r.digest, ''}
+  if r.target == 'failed' or (r.target == 'lost' and s.state == 'processing') then s.tries = s.tries + 1 end
+  if r.target == 'processing' then
+    s.owner = is_start(r.worker) and r.worker or ('~' .. r.who)
+  elseif r.target ~= 'failed' then
+    s.owner = ''
+  end
+  s.state = r.target
+  s.attempt = math.max(s.attempt, r.attempt)
+  if r.role ~= '' then s.role = r.role end
+  if r.agent ~= '' then s.agent = r.agent end
+  s.due = '0'
+  s.waiting = (r.target == 'waiting') and r.waiting or ''
+  return s
+end
+
+-- 'new' | 'refused', reason, message
+local function judge_decision(s, action, task, question)
+  local now = s and s.state or 'unknown'
+  if action == 'answer' and question ~= '' then
+    if not s or s.state ~= 'waiting' or s.waiting ~= question then
+      return 'refused', 'illegal_transition', "question '" .. question .. "' is not open: '" .. task .. "' is '" .. now .. "'"
+    end
+    return 'new'
+  end
+  local from = DECISION_FROM[action]
+  if from and not (s and from[s.state]) then
+    return 'refused', 'illegal_transition',
+      "'" .. action .. "': '" .. task .. "' can't go from '" .. now .. "' to '" .. DECISION_TO[action] .. "'"
+  end
+  return 'new'
+end
+
+local function apply_decision(s, action, role)
+  local target = DECISION_TO[action]
+  if not target then return end
+  s.state, s.owner, s.due, s.waiting = target, '', '0', ''
+  if target == 'pending' then s.tries = 0 end
+  if role ~= '' then s.role = role end
+end
+
+-- The projections that follow from a task's final state; `before` is its state when the script began.
+local function settle(keys, task, s, before, now)
+  redis.call('HSET', keys.tasks, task, pack_state(s))
+  local held = s.state == 'processing' and is_start(s.owner) and s.owner or (s.state == 'lost' and '!lost') or nil
+  if held then redis.call('HSET', keys.held, task, held)
+  elseif before == 'processing' or before == 'lost' then redis.call('HDEL', keys.held, task) end
+  if s.state == 'retrying' then redis.call('ZADD', keys.due, s.due, task)
+  elseif before == 'retrying' then redis.call('ZREM', keys.due, task) end
+  if s.state == 'assigned' then redis.call('ZADD', keys.outbox, now, task)
+  elseif before == 'assigned' then redis.call('ZREM', keys.outbox, task) end
+end
+
+local function index(base, entry, event, who, session)
+  redis.call('XADD', base .. ':ix:e:' .. event, entry, '', '')
+  redis.call('XADD', base .. ':ix:w:' .. who, entry, '', '')
+  redis.call('XADD', base .. ':ix:s:' .. session, entry, '', '')
+end
+
+local INDEX_FROM = 256 -- records; a shorter log is scanned
+
+local function session_of(trace)
+  return cjson.decode(trace).session_id
+end
+
+-- Writes one entry to the log and what follows from it; `log` carries counters over a script's calls.
+local function write(keys, log, id, who, time, event, what, detail, trace, session)
+  local entry = redis.call('XADD', keys.log, '*', 'id', id, 'who', who, 'time', time, 'event', event, 'what', what,
+                           'detail', detail, 'trace', trace)
+  log.n = log.n + 1
+  log.added = log.added + 1
+  log.bytes = log.bytes + #id + #who + #what + #detail + #trace + 60
+  if (string.sub(event, 1, 5) == 'task_' and event ~= 'task_merged') or event == 'decision' then log.matter = entry end
+  if log.indexed then
+    index(keys.base, entry, event, who, session)
+  elseif log.n >= INDEX_FROM then
+    for _, old in ipairs(redis.call('XRANGE', keys.log, '-', '+')) do
+      local f = old[2]
+      index(keys.base, old[1], f[8], f[4], session_of(f[14]))
+    end
+    log.indexed = true
+    redis.call('HSET', keys.meta, 'indexed', '1')
+  end
+  redis.call('HINCRBY', keys.names, who, 1)
+  return entry
+end
+
+local function open_log(keys)
+  local m = redis.call('HMGET', keys.meta, 'kind', 'n', 'bytes', 'indexed', 'matter', 'lease_term', 'lease_holder')
+  return {kind = m[1], n = tonumber(m[2] or '0'), bytes = 0, total = tonumber(m[3] or '0'), added = 0, indexed = m[4] == '1',
+          matter = m[5] or '0-0', before = m[5] or '0-0', term = m[6] or '0', holder = m[7] or ''}
+end
+
+local function close_log(keys, log)
+  if log.added == 0 then return end
+  redis.call('HINCRBY', keys.meta, 'n', log.added)
+  redis.call('HINCRBY', keys.meta, 'bytes', log.bytes)
+  if log.matter ~= log.before then redis.call('HSET', keys.meta, 'matter', log.matter) end
+end
+
+local function space_keys()
+  local base = string.sub(KEYS[1], 1, -5)
+  return {base = base, log = KEYS[1], tasks = KEYS[2], ids = KEYS[3], meta = KEYS[4], outbox = KEYS[5], due = KEYS[6],
+          held = KEYS[7], names = KEYS[8], beats = KEYS[9]}
+end
+
+local function ms_of(entry) return tonumber(string.match(entry, '^(%d+)')) end
+local function entry_after(a, b)
+  local am, as = string.match(a, '^(%d+)-(%d+)$')
+  local bm, bs = string.match(b, '^(%d+)-(%d+)$')
+  am, as, bm, bs = tonumber(am), tonumber(as), tonumber(bm), tonumber(bs)
+  return am > bm or (am == bm and as > bs)
+end

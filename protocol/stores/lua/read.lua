@@ -1,0 +1,91 @@
+-- read: records of one space after a cursor, filtered on the server.
+-- Guarantee: the cost follows what is returned, not the log's length: one filter reads its index, several the shortest
+--   one, at most 1,000 candidates a call. A cursor never skips and never repeats. Writes nothing.
+-- KEYS: 1 log 2 meta 3 names (index streams share the tag)
+-- ARGV: 1 start ('-', 'id' or '(id') 2 limit 3 who ('' or a name or 'prefix*') 4 event 5 session 6 least time ('' = any; exclusive)
+-- Returns: {more 0|1, next, rewound 0|1, entries as XRANGE gives them}
+local base = string.sub(KEYS[1], 1, -5)
+local start, limit, who, event, session, least = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
+local CANDIDATES = 1000
+local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+local last_id = last and last[1] or '0-0'
+
+local function parts(id)
+  local ms, seq = string.match(id, '^%(?(%d+)%-?(%d*)$')
+  return tonumber(ms), tonumber(seq ~= '' and seq or '0')
+end
+local function after(a, b)
+  local am, as = parts(a)
+  local bm, bs = parts(b)
+  return am > bm or (am == bm and as > bs)
+end
+
+local rewound = 0
+if string.sub(start, 1, 1) == '(' and after(start, last_id) then rewound = 1 end
+local function done(more, next, entries) return {more, next, rewound, entries} end
+local at_end = (last and rewound == 0) and last_id or (string.sub(start, 1, 1) == '(' and rewound == 0 and string.sub(start, 2) or last_id)
+
+local prefix = string.sub(who, -1) == '*' and string.sub(who, 1, -2) or nil
+local function matches(f)
+  if event ~= '' and f[8] ~= event then return false end
+  if prefix then
+    if string.sub(f[4], 1, #prefix) ~= prefix then return false end
+  elseif who ~= '' and f[4] ~= who then return false end
+  if least and not (tonumber(f[6]) > least) then return false end
+  return session == '' or cjson.decode(f[14]).session_id == session
+end
+
+-- The streams that may drive the read: each a list of keys, with its length.
+local function drivers()
+  local found = {}
+  local function add(keys)
+    local n = 0
+    for _, key in ipairs(keys) do n = n + redis.call('XLEN', key) end
+    found[#found + 1] = {keys = keys, n = n}
+  end
+  if event ~= '' then add({base .. ':ix:e:' .. event}) end
+  if session ~= '' then add({base .. ':ix:s:' .. session}) end
+  if prefix and prefix ~= '' then
+    local keys = {}
+    for _, name in ipairs(redis.call('HKEYS', KEYS[3])) do
+      if string.sub(name, 1, #prefix) == prefix then keys[#keys + 1] = base .. ':ix:w:' .. name end
+    end
+    if #keys <= 200 then add(keys) end
+  elseif who ~= '' and not prefix then
+    add({base .. ':ix:w:' .. who})
+  end
+  table.sort(found, function(a, b) return a.n < b.n end)
+  return found[1]
+end
+
+local filters = (event ~= '' and 1 or 0) + (session ~= '' and 1 or 0) + ((who ~= '' and who ~= '*') and 1 or 0) + (least and 1 or 0)
+local driver = filters > 0 and redis.call('HGET', KEYS[2], 'indexed') == '1' and drivers() or nil
+local want = filters <= 1 and not least and math.min(CANDIDATES, limit + 1) or CANDIDATES
+
+local candidates, exhausted = {}, true
+if driver then
+  for _, key in ipairs(driver.keys) do
+    local got = redis.call('XRANGE', key, start, '+', 'COUNT', want)
+    if #got == want then exhausted = false end
+    for _, e in ipairs(got) do candidates[#candidates + 1] = e[1] end
+  end
+  if #driver.keys > 1 then
+    table.sort(candidates, function(a, b) return after(b, a) end)
+    for i = #candidates, want + 1, -1 do candidates[i] = nil; exhausted = false end
+  end
+else
+  candidates = redis.call('XRANGE', KEYS[1], start, '+', 'COUNT', filters == 0 and limit + 1 or CANDIDATES)
+  exhausted = #candidates < (filters == 0 and limit + 1 or CANDIDATES)
+end
+
+local entries, scanned = {}, nil
+for _, c in ipairs(candidates) do
+  local e = driver and redis.call('XRANGE', KEYS[1], c, c)[1] or (not driver and c) or nil
+  if e and (filters == 0 or matches(e[2])) then
+    if #entries == limit then return done(1, entries[limit][1], entries) end
+    entries[#entries + 1] = e
+  end
+  scanned = driver and c or c[1]
+end
+if not exhausted then return done(1, scanned, entries) end
+return done(0, at_end, entries)

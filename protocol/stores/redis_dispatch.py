@@ -1,0 +1,169 @@
+"""Role streams: enqueue, read, acknowledge references to dispatched tasks.
+
+Guarantees: enqueueing is safe to repeat; acknowledging removes the entry, so that a stream's length is its backlog; a
+missing stream or group is made again. Only references travel here: the task itself is in the log.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from redis import exceptions as rx
+
+from protocol.keys import GROUP, Keys
+from protocol.stores.client import Client, awaited, guard
+from protocol.stores.scripts import Arg, Scripts
+
+BACKLOG_MAX: Final = 100_000
+"""Entries a role's stream may hold; beyond that a dispatch waits in its space's outbox."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A reference to one attempt of a task."""
+
+    role: str
+    space: str
+    task: str
+    attempt: int
+
+    @property
+    def field(self) -> str:
+        return f"{self.space}:{self.task}:{self.attempt}"
+
+
+class RoleStreams:
+    """The streams of all roles."""
+
+    def __init__(
+        self, client: Client, keys: Keys, scripts: Scripts | None = None, *, reader: Client | None = None,
+        backlog_max: int = BACKLOG_MAX,
+    ) -> None:  # fmt: skip
+        self._client = client
+        self._reader = reader or client
+        """A connection of its own for blocking reads (its answer timeout is longer than the block)."""
+        self._keys = keys
+        self._scripts = scripts or Scripts(client)
+        self._backlog_max = backlog_max
+
+    async def enqueue(self, refs: Sequence[Ref]) -> list[Ref]:
+        """Enqueue references (one round trip), then clear them from their outboxes (one more). Returns those that a
+        full backlog left in the outbox."""
+        by_role: dict[str, list[Ref]] = defaultdict(list)
+        for ref in refs:
+            by_role[ref.role].append(ref)
+        calls: list[tuple[list[str], list[Arg]]] = []
+        for role, some in by_role.items():
+            args: list[Arg] = [self._backlog_max]
+            for ref in some:
+                args.extend((ref.space, ref.task, ref.attempt))
+            calls.append(([self._keys.role(role), self._keys.queued(role)], args))
+        answers = await self._scripts.run_many("enqueue", calls)
+        full: list[Ref] = []
+        done: list[Ref] = []
+        for some, answer in zip(by_role.values(), answers, strict=True):
+            if isinstance(answer, Exception):
+                with guard("enqueue"):
+                    raise answer
+            for ref, entry in zip(some, answer, strict=True):
+                (done if entry else full).append(ref)
+        await self.clear_outbox(done)
+        return full
+
+    async def clear_outbox(self, refs: Sequence[Ref]) -> None:
+        by_space: dict[str, list[str]] = defaultdict(list)
+        for ref in refs:
+            by_space[ref.space].append(ref.task)
+        if not by_space:
+            return
+        with guard("clear outbox"):
+            async with self._client.pipeline(transaction=False) as pipe:
+                for space, tasks in by_space.items():
+                    pipe.zrem(self._keys.space(space).outbox, *tasks)
+                await pipe.execute()
+
+    async def read(self, role: str, consumer: str, count: int, block_ms: int) -> list[tuple[str, Ref]]:
+        """New entries of the role's stream, at most ``count``, waiting at most ``block_ms`` for the first."""
+        stream = self._keys.role(role)
+        with guard("read dispatches"):
+            try:
+                got = await self._reader.xreadgroup(GROUP, consumer, {stream: ">"}, count=count, block=block_ms)
+            except rx.ResponseError as error:
+                if not str(error).startswith("NOGROUP"):
+                    raise
+                await self.ensure_group(role)
+                return []
+        return [(e.decode(), ref_of(role, f)) for _, entries in got or () for e, f in entries if f]
+
+    async def ensure_group(self, role: str) -> None:
+        """The stream and its group exist afterwards; the group begins at 0, so that no backlog is skipped."""
+        with guard("make group"):
+            try:
+                await self._client.xgroup_create(self._keys.role(role), GROUP, id="0", mkstream=True)
+            except rx.ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):
+                    raise
+
+    async def ack(self, role: str, done: Sequence[tuple[str, Ref]]) -> None:
+        """Acknowledge and remove entries in one step."""
+        if not done:
+            return
+        args: list[Arg] = []
+        for entry, ref in done:
+            args.extend((entry, ref.field))
+        await self._scripts.run("ack", [self._keys.role(role), self._keys.queued(role)], args)
+
+    async def pending_of(self, role: str, consumer: str, count: int = 500) -> list[tuple[str, Ref | None]]:
+        """What a consumer holds: (entry, reference); None where the entry itself was deleted."""
+        stream = self._keys.role(role)
+        with guard("pending"):
+            try:
+                rows = await self._client.xpending_range(stream, GROUP, "-", "+", count, consumername=consumer)
+            except rx.ResponseError as error:
+                if str(error).startswith("NOGROUP"):
+                    return []
+                raise
+            ids = [row["message_id"].decode() for row in rows]
+            async with self._client.pipeline(transaction=False) as pipe:
+                for entry in ids:
+                    pipe.xrange(stream, entry, entry)
+                found = await pipe.execute()
+        return [(entry, ref_of(role, got[0][1]) if got else None) for entry, got in zip(ids, found, strict=True)]
+
+    async def requeue(self, entry: str, ref: Ref) -> None:
+        """Put an entry that was read but never claimed back into its stream, in one step."""
+        keys = [self._keys.role(ref.role), self._keys.queued(ref.role)]
+        await self._scripts.run("requeue", keys, [entry, ref.space, ref.task, ref.attempt])
+
+    async def retire(self, role: str, consumer: str) -> bool:
+        """Remove a dead consumer from the group; False while something is pending on it."""
+        return bool(await self._scripts.run("retire", [self._keys.role(role)], [consumer]))
+
+    async def drop_unknown(self, role: str, entries: Sequence[str]) -> None:
+        """Acknowledge pending entries whose message is gone."""
+        if entries:
+            with guard("ack"):
+                await self._client.xack(self._keys.role(role), GROUP, *entries)
+
+    async def backlog(self, roles: Sequence[str]) -> dict[str, int]:
+        """Entries in each role's stream."""
+        with guard("backlog"):
+            async with self._client.pipeline(transaction=False) as pipe:
+                for role in roles:
+                    pipe.xlen(self._keys.role(role))
+                return dict(zip(roles, map(int, await pipe.execute()), strict=True))
+
+    async def has_group(self, role: str) -> bool:
+        with guard("group"):
+            try:
+                groups = await awaited(self._client.xinfo_groups(self._keys.role(role)))
+            except rx.ResponseError:
+                return False
+            return any(g["name"] == GROUP.encode() for g in groups)
+
+
+def ref_of(role: str, fields: dict[bytes, bytes]) -> Ref:
+    return Ref(role, fields[b"s"].decode(), fields[b"t"].decode(), int(fields[b"a"]))

@@ -1,0 +1,54 @@
+"""Hints that a space has news: everyone who leads or manages reads all of them.
+
+Guarantees: a lost hint costs one sweep interval and nothing else. Never
+carries anything that is not in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from protocol.keys import Keys
+from protocol.stores.client import Client, guard
+
+CAPPED_AT: Final = 10_000
+
+
+class Wake:
+    """Rings, and listens on a connection of its own."""
+
+    def __init__(self, client: Client, keys: Keys, *, reader: Client | None = None) -> None:
+        self._client = client
+        self._reader = reader or client
+        self._keys = keys
+
+    async def ring(self, spaces: Sequence[str]) -> None:
+        """Say that ``spaces`` have news ('' = the workers have)."""
+        if not spaces:
+            return
+        with guard("wake"):
+            async with self._client.pipeline(transaction=False) as pipe:
+                self.add_to(pipe, spaces)
+                await pipe.execute()
+
+    def add_to(self, pipe: Client, spaces: Sequence[str]) -> None:
+        """The same as part of a caller's pipeline."""
+        for space in spaces:
+            pipe.xadd(self._keys.wake, {"s": space}, maxlen=CAPPED_AT, approximate=True)
+
+    async def now(self) -> str:
+        """The last id, from which to listen on."""
+        with guard("wake"):
+            got = await self._client.xrevrange(self._keys.wake, count=1)
+            return got[0][0].decode() if got else "0-0"
+
+    async def listen(self, last: str, block_ms: int) -> tuple[str, set[str]]:
+        """(new last id, spaces with news), waiting at most ``block_ms``. A rewound stream (another run of the server)
+        is read from its start."""
+        with guard("wake"):
+            got = await self._reader.xread({self._keys.wake: last}, count=1000, block=block_ms)
+        if not got:
+            return last, set()
+        entries = got[0][1]
+        return entries[-1][0].decode(), {fields[b"s"].decode() for _, fields in entries}

@@ -1,0 +1,77 @@
+"""The Lua scripts: loaded from their files, run by digest, loaded again where the server forgot them.
+
+Guarantees: one EVALSHA a call (no EVAL right is needed), SCRIPT LOAD on NOSCRIPT and once at start. A script is its
+file with each ``--#include <name>`` line replaced by ``<name>.lua`` and ``--#tables`` by the tables of
+``protocol.tasks``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from redis import exceptions as rx
+
+from protocol.stores.client import Client, awaited, guard
+from protocol.tasks import lua_tables
+
+_INCLUDE = re.compile(r"^--#include (\w+)$", re.MULTILINE)
+Arg = str | bytes | int | float
+
+
+@cache
+def source(name: str) -> str:
+    """The whole source of script ``name`` (``lua/<name>.lua``)."""
+    folder = files("protocol.stores") / "lua"
+
+    def read(part: str) -> str:
+        text = (folder / f"{part}.lua").read_text("utf-8")
+        return _INCLUDE.sub(lambda match: read(match[1]), text)
+
+    return read(name).replace("--#tables", lua_tables())
+
+
+@cache
+def sha(name: str) -> str:
+    return hashlib.sha1(source(name).encode(), usedforsecurity=False).hexdigest()
+
+
+class Scripts:
+    """Runs scripts on one client."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def run(self, name: str, keys: Sequence[str], args: Sequence[Arg]) -> Any:
+        """Run one script; the answer is redis-py's (bytes, ints, lists)."""
+        with guard(name):
+            try:
+                return await awaited(self._client.evalsha(sha(name), len(keys), *keys, *args))  # type: ignore[arg-type]
+            except rx.NoScriptError:
+                await awaited(self._client.script_load(source(name)))
+                return await awaited(self._client.evalsha(sha(name), len(keys), *keys, *args))  # type: ignore[arg-type]
+
+    async def run_many(self, name: str, calls: Sequence[tuple[Sequence[str], Sequence[Arg]]]) -> list[Any]:
+        """Run one script for many key sets in one round trip; one answer or exception a call, in order."""
+        if not calls:
+            return []
+        if len(calls) == 1:
+            return [await self.run(name, *calls[0])]
+        with guard(name):
+            answers = await self._pipeline(name, calls)
+            if any(isinstance(a, rx.NoScriptError) for a in answers):
+                await awaited(self._client.script_load(source(name)))
+                missed = [i for i, a in enumerate(answers) if isinstance(a, rx.NoScriptError)]
+                for i, answer in zip(missed, await self._pipeline(name, [calls[i] for i in missed]), strict=True):
+                    answers[i] = answer
+            return answers
+
+    async def _pipeline(self, name: str, calls: Sequence[tuple[Sequence[str], Sequence[Arg]]]) -> list[Any]:
+        async with self._client.pipeline(transaction=False) as pipe:
+            for keys, args in calls:
+                pipe.evalsha(sha(name), len(keys), *keys, *args)  # type: ignore[arg-type]
+            return list(await pipe.execute(raise_on_error=False))

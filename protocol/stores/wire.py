@@ -1,0 +1,131 @@
+"""Records on the wire: as the scripts take them, as the log gives them back.
+
+Guarantees: what is written is read back equal, integers of any size included; nothing is validated here (what is in the
+log has passed the gates). Pure but for its place beside the adapters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+import orjson
+
+from protocol.keys import SpaceKeys
+from protocol.record import Record, Trace, canonical, sameness, word
+from protocol.tasks import command_identity, is_about_agent, target_state
+
+_LONG_NUMBER: Final = re.compile(rb"\d{19}")
+
+
+def space_keys(keys: SpaceKeys) -> list[str]:
+    """The keys of the scripts that write to a space, in their order."""
+    return [keys.log, keys.tasks, keys.ids, keys.meta, keys.outbox, keys.due, keys.held, keys.names, keys.beats]
+
+
+SEPARATOR: Final = b"\x1f"
+"""Between the parts of one argument: JSON escapes it, and no other part's alphabet has it."""
+
+
+def packed(record: Record, owner: str) -> bytes:
+    """One record as ``append.lua`` takes it: 17 parts in one argument (packing and parsing many small arguments was
+    what a batch cost most)."""
+    detail = record.detail
+    attempt: object = ""
+    target = extra = role = agent = ""
+    if record.is_task and not is_about_agent(record):
+        attempt, target = record.attempt, target_state(record)
+        role, agent = word(detail.get("role")), word(detail.get("agent"))
+        if target == "processing":
+            extra = word(detail.get("worker"))
+        elif target == "waiting":
+            extra = word(detail.get("waiting_for"))
+        elif target == "retrying":
+            delay = detail.get("delay_s")
+            extra = str(round(float(delay) * 1000)) if isinstance(delay, (int, float)) else "0"
+        elif target == "lost":
+            agent = ""
+    elif record.event == "decision":
+        action = word(detail.get("action"))
+        question = word(detail.get("question"))
+        extra = "|".join((action, word(detail.get("task")), question, word(detail.get("role"))))
+    elif record.event == "task_merged":
+        extra = f"{record.trace.parent_id or ''}|{word(detail.get('as_of'))}"
+    parts = (
+        record.id,
+        record.who,
+        record.time,
+        record.event,
+        record.what,
+        json_text(detail),
+        json_text(record.trace.to_json()),
+        record.session,
+        sameness(record),
+        attempt,
+        owner,
+        role,
+        agent,
+        target,
+        "c" if command_identity(record) else "",
+        extra,
+        _workspace(record),
+    )
+    return join(parts)
+
+
+def join(parts: Sequence[object]) -> bytes:
+    """Parts joined into one argument."""
+    return SEPARATOR.join(p if isinstance(p, bytes) else str(p).encode() for p in parts)
+
+
+def _workspace(record: Record) -> str:
+    place = record.detail.get("workspace")
+    if not isinstance(place, dict):
+        return ""
+    area, _, agent = word(place.get("area")).partition("/")
+    return f"{area}|{agent}|{kind_of(record)}"
+
+
+def kind_of(record: Record) -> str:
+    """The writer's kind by its name, where no role says more: ``<kind>_<task>_<node>``, else master."""
+    first = record.who.replace("-", "_").split("_")[0]
+    return first if first in ("master", "verifier", "manager", "person") else "master"
+
+
+def json_text(value: Mapping[str, Any]) -> bytes:
+    """JSON as it is stored: key order kept, UTF-8; integers of any size exact."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return canonical(value)
+
+
+def record_of(flat: Sequence[bytes]) -> Record:
+    """The record of a log entry (flat field, value list as a script returns it)."""
+    return record_of_map(dict(zip(flat[::2], flat[1::2], strict=True)))
+
+
+def record_of_map(fields: Mapping[bytes, bytes]) -> Record:
+    """The record of a log entry. What is in the log has passed the gates: nothing is validated again."""
+    trace = orjson.loads(fields[b"trace"])
+    return Record.model_construct(
+        id=fields[b"id"].decode(),
+        who=fields[b"who"].decode(),
+        time=int(fields[b"time"]),
+        event=cast("Any", fields[b"event"].decode()),
+        what=fields[b"what"].decode(),
+        detail=loads(fields[b"detail"]),
+        trace=Trace.model_construct(
+            parent_id=trace.get("parent_id"),
+            session_id=trace["session_id"],
+            traceparent=trace.get("traceparent"),
+            tracestate=trace.get("tracestate"),
+        ),
+    )
+
+
+def loads(data: bytes) -> dict[str, Any]:
+    """The value of stored JSON. orjson reads an integer past 64 bits as a float: those go the exact, slower way."""
+    return cast("dict[str, Any]", json.loads(data) if _LONG_NUMBER.search(data) else orjson.loads(data))

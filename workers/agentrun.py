@@ -1,0 +1,97 @@
+"""The executor ``model`` put together: the agent's conversation, its model, its tools.
+
+Guarantees: one client per model entry and process; the model is the run's, else the role's, else the first of the list,
+and a fallback is put on record once per session. Never reads a setting by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+
+from protocol.kit.metrics import Metrics
+from protocol.ports import Delivered, Dispatch, Failed, Outcome, Runner, TurnFence
+from protocol.record import WHAT_MAX, Json, Record, Trace, canonical, digest
+from protocol.stores.redis_artifacts import Artifacts
+from protocol.stores.redis_conversations import RedisConversations
+from protocol.stores.redis_log import RedisLog
+from protocol.stores.redis_permits import Permits
+from protocol.stores.scripts import Scripts
+from workers.agent import Surroundings, run_agent
+from workers.limits import SharedLimits
+from workers.messages import one_line
+from workers.model import ModelClient, choose_model
+from workers.results import with_results
+from workers.runner import RunnerParts
+from workers.skills.loader import load_skills
+from workers.skills.runner import SkillRunner
+from workers.skills.tools import SkillTools
+
+
+def agent_runner(parts: RunnerParts) -> Runner:
+    """A runner for a role whose ``executor`` is ``model``."""
+    settings = parts.settings
+    scripts = Scripts(parts.client)
+    store = RedisLog(parts.client, parts.keys, scripts)
+    artifacts = Artifacts(parts.client, parts.keys)
+    conversations = RedisConversations(parts.client, parts.keys, scripts)
+    skills = load_skills(settings.skills_path)
+    runner = SkillRunner(env=os.environ, data_dir=settings.data_dir)
+    limits = SharedLimits(Permits(parts.client, parts.keys, scripts))
+    clients: dict[str, ModelClient] = {}
+
+    async def run(dispatch: Dispatch, fence: TurnFence) -> Outcome:
+        role = parts.source.current()
+        notice = _notices(store, dispatch)
+        wanted = dispatch.detail.get("model") or role.model
+        spec, warning = choose_model(settings.models, wanted if isinstance(wanted, str) else "")
+        if warning:
+            await notice("model_fallback", warning, {"wanted": wanted, "used": spec.key})
+        model = clients.setdefault(spec.key, ModelClient(spec, loopback_only=settings.no_model))
+
+        around = Surroundings(
+            lang=settings.lang, limits=limits, spill=artifacts, notice=notice, draining=parts.draining
+        )
+        outcome = await run_agent(
+            await with_results(dispatch, parts.client, parts.keys),
+            fence,
+            role=role,
+            conversation=conversations.open(dispatch),
+            model=model,
+            tools=SkillTools(skills, role, runner, agent=dispatch.agent, task=dispatch.task),
+            around=around,
+        )
+        _count(parts.metrics, spec.key, outcome)
+        return outcome
+
+    return run
+
+
+def _notices(store: RedisLog, dispatch: Dispatch) -> Callable[[str, str, Mapping[str, Json]], Awaitable[None]]:
+    """Puts an ``info`` record on record; the same notice of the same session is one record."""
+
+    async def notice(kind: str, what: str, detail: Mapping[str, Json]) -> None:
+        body = {**detail, "kind": kind}
+        record = Record(
+            id=f"INFO_{digest(dispatch.space, kind, canonical(body))}",
+            who=dispatch.agent,
+            time=int(time.time()),
+            event="info",
+            what=one_line(what)[:WHAT_MAX],
+            detail=body,
+            trace=Trace(parent_id=dispatch.task, session_id=dispatch.session),
+        )
+        await store.append(dispatch.space, [record], owner=dispatch.owner)
+
+    return notice
+
+
+def _count(metrics: Metrics, model: str, outcome: Outcome) -> None:
+    usage = outcome.detail.get("usage") if isinstance(outcome, (Delivered, Failed)) else None
+    if not isinstance(usage, Mapping):
+        return
+    for direction, key in (("input", "prompt_tokens"), ("output", "completion_tokens")):
+        amount = usage.get(key)
+        if isinstance(amount, int) and amount > 0:
+            metrics.add("rolecall_model_tokens_total", amount, model=model, direction=direction)
