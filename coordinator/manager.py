@@ -83,7 +83,7 @@ class Manager:
             tries=settings.tries,
         )  # fmt: skip
         self._silence = Silence(self._store)
-        self._merging = Merging(self._store, Artifacts(client, keys))
+        self._merging = Merging(self._store, Artifacts(client, keys), self._roles)
         self._seen = _Watching()
         self._role_names: tuple[str, ...] = ()
 

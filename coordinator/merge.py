@@ -27,7 +27,7 @@ LISTED: Final = 100
 """So many entries of a list go into the record; the artifact has all of them."""
 DETAIL_BYTES: Final = 128 * 1024
 """Half of what a record's ``detail`` may hold: long ids make the lists shorter still."""
-REASON_CHARS: Final = 500
+REASON_CHARS: Final = 300
 ANYWAY: Final = frozenset({"failed", "blocked", "lost", "processing", "assigned", "retrying", "waiting"})
 """States that stand in the way whosever task it is; a verifier's task that never started does not."""
 DONE: Final = frozenset({"completed", "merged"})
@@ -215,6 +215,7 @@ def merge_id(inputs: MergeInputs) -> str:
         "policy": {"disagreement": disagreement(inputs.policy), **inputs.policy},
         "standing": sorted([list(row) for row in inputs.standing]),
         "missing": sorted([list(row) for row in inputs.missing]),
+        "aside": sorted([list(row) for row in inputs.aside]),
     }
     return f"MERGE_{digest(canonical(parts))}"
 

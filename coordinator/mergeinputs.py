@@ -128,7 +128,7 @@ def _read(records: Iterable[tuple[str, Record]]) -> _Log:
     log = _Log()
     for place, (entry, record) in enumerate(records):
         fold(log.states, [(entry, record)])
-        log.session = record.session
+        log.session = log.session or record.session  # the first: a later record must not look like news
         if record.event == "decision":
             _decision(log, place, record)
         elif record.is_task and not is_about_agent(record):

@@ -19,33 +19,40 @@ from coordinator.summary import summarize
 from protocol.errors import MergeRefused, StoreError
 from protocol.kit.crash import crash_point
 from protocol.kit.logs import get_log
-from protocol.record import Json, Record, Trace, digest
+from protocol.record import Json, Record, Trace, canonical, digest
 from protocol.stores.redis_artifacts import Artifacts
 from protocol.stores.redis_log import RedisLog
+from protocol.stores.redis_roles import Roles
 
 log = get_log(__name__)
 WHO: Final = "manager"
 TIMES: Final = 20
 """How often one call computes anew because something came in between; after that the next sweep goes on."""
+PAGE: Final = 1_000
 Entries = list[tuple[str, Record]]
 
 
 class Merging:
     """Merges spaces."""
 
-    def __init__(self, store: RedisLog, artifacts: Artifacts, *, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: RedisLog, artifacts: Artifacts, roles: Roles, *, now: Callable[[], float] = time.time
+    ) -> None:
         self._store = store
         self._artifacts = artifacts
+        self._roles = roles
         self._now = now
 
     async def settle(self, space: str) -> str:
         """Merge a finished session where there is news; the merge's id, '' where there was nothing to merge."""
         for _ in range(TIMES):
-            meta = await self._store.meta(space)
-            matter = meta.get("matter", "0-0")
-            entries = await self._all(space)
-            merged = await self._merged(space, entries, force=_finish_status(entries) != "completed")
-            if merged is None:
+            matter, entries = await self.read(space)
+            try:
+                merged = await self.compute(space, entries, force=_finish_status(entries) != "completed")
+            except MergeRefused as refused:
+                log.warning("not merged yet", space=space, why=str(refused))
+                merged = None
+            if merged is None or not (merged.merge_order or merged.not_delivered):
                 await self._store.set_meta(space, {"judged": matter})
                 return ""
             if await self.write(space, entries, merged, as_of=matter):
@@ -53,7 +60,18 @@ class Merging:
                 return merged.merge_id
         return ""
 
-    async def _merged(self, space: str, entries: Entries, *, force: bool) -> Merged | None:
+    async def read(self, space: str) -> tuple[str, Entries]:
+        """The point up to which a merge will have read, and the whole log."""
+        matter = (await self._store.meta(space)).get("matter", "0-0")
+        entries: Entries = []
+        last = "0-0"
+        while page := await self._store.tail(space, last, PAGE):
+            entries += page
+            last = page[-1][0]
+        return matter, entries
+
+    async def compute(self, space: str, entries: Entries, *, force: bool) -> Merged:
+        """The merge of what was read. Raises MergeRefused with what stands in the way."""
         resolved: dict[str, Json] = {}
         for sha in needed_artifacts(record for _, record in entries):
             try:
@@ -61,19 +79,13 @@ class Merging:
             except StoreError as error:
                 if error.retryable:
                     raise
+                # It is gone for good: the merge lists its task as not delivered.
                 log.warning("an artifact is missing", space=space, sha256=sha, why=str(error))
-        inputs = from_records(entries, resolve=resolved)
-        if not inputs.deliveries:
-            return None
-        try:
-            return merge(inputs, force=force)
-        except MergeRefused as refused:
-            log.warning("not merged yet", space=space, why=str(refused))
-            return None
+        return merge(from_records(entries, resolve=resolved, roles=await self._roles.all()), force=force)
 
     async def write(self, space: str, entries: Entries, merged: Merged, *, as_of: str) -> bool:
         """Store artifacts, then the merge and its summary in one append; False where the reading is stale."""
-        whole = await self._artifacts.put(space, orjson.dumps(merged.artifact))
+        whole = await self._artifacts.put(space, canonical(merged.artifact))
         text = await self._artifacts.put(space, merged.markdown.encode())
         for ref in (whole, text):  # named first: a crash in between leaves bytes, never a merge without its result
             await self._artifacts.name(space, ref)
@@ -91,7 +103,7 @@ class Merging:
             detail["supersedes"] = earlier
         now_s = int(self._now())
         trace = Trace(parent_id=root, session_id=session)
-        kept = len(merged.detail.get("source_tasks", []))
+        kept = len(merged.merge_order)
         status = merged.detail.get("status", "")
         records = [
             Record(
@@ -121,16 +133,6 @@ class Merging:
         if step.outcomes[0].outcome == "added":
             log.info("merged", space=space, merge=merged.merge_id, status=status)
         return True
-
-    async def _all(self, space: str) -> Entries:
-        entries: Entries = []
-        last = "0-0"
-        while True:
-            page = await self._store.tail(space, last)
-            entries += page
-            if len(page) < 1000:
-                return entries
-            last = page[-1][0]
 
 
 def _finish_status(entries: Entries) -> str:

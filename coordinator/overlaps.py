@@ -21,7 +21,7 @@ from typing import Final, Literal
 
 SAMPLE_BYTES: Final = 4_000_000
 """How much text is looked at to tell rare grams from frequent ones; which are chosen changes the cost alone."""
-FEW_PLACES: Final = 256
+FEW_PLACES: Final = 128
 """So many comparisons are cheaper than to look for a rarer anchor."""
 BATCH_BYTES: Final = 1_000_000
 """Of single grams the places are noted in growing parts, best containers first: what is frequent is found early."""

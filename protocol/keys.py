@@ -84,6 +84,16 @@ class SpaceKeys:
         """stream, capped: token deltas for people watching; expires 1 h after the last."""
         return f"{self.base}:live"
 
+    @property
+    def used(self) -> str:
+        """hash: the session's token use by role and model, its budget's counts, what calls in flight hold."""
+        return f"{self.base}:used"
+
+    @property
+    def calls(self) -> str:
+        """sorted set: model call in flight -> server ms at which its lease ends."""
+        return f"{self.base}:calls"
+
     def index(self, kind: str, value: str) -> str:
         """stream with the log's own ids: kind ``e`` event, ``w`` who, ``s`` session."""
         return f"{self.base}:ix:{kind}:{value}"

@@ -29,6 +29,8 @@ PERMANENT: tuple[str, ...] = (
     r"\{[^}]+\}:ix:.+",
     r"\{[^}]+\}:beats",
     r"\{[^}]+\}:agents",
+    r"\{[^}]+\}:used",
+    r"\{[^}]+\}:calls",
     r"\{[^}]+\}:arts",
     r"\{[^}]+\}:conv:.+",
     r"\{[^}]+\}:convm:.+",

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 
+from protocol.kit.logs import get_log
 from protocol.kit.metrics import Metrics
 from protocol.ports import Delivered, Dispatch, Failed, Outcome, Runner, TurnFence
 from protocol.record import WHAT_MAX, Json, Record, Trace, canonical, digest
@@ -28,6 +29,8 @@ from workers.skills.loader import load_skills
 from workers.skills.runner import SkillRunner
 from workers.skills.tools import SkillTools
 
+log = get_log(__name__)
+
 
 def agent_runner(parts: RunnerParts) -> Runner:
     """A runner for a role whose ``executor`` is ``model``."""
@@ -37,6 +40,8 @@ def agent_runner(parts: RunnerParts) -> Runner:
     artifacts = Artifacts(parts.client, parts.keys)
     conversations = RedisConversations(parts.client, parts.keys, scripts)
     skills = load_skills(settings.skills_path)
+    for problem in (*skills.problems, *skills.for_agent(parts.source.role.tier, parts.source.role.skills)[1]):
+        log.warning("a skill is left out", problem=str(problem))
     runner = SkillRunner(env=os.environ, data_dir=settings.data_dir)
     limits = SharedLimits(Permits(parts.client, parts.keys, scripts))
     clients: dict[str, ModelClient] = {}

@@ -97,7 +97,9 @@ def _verdict(value: Json, verifies: str) -> dict[str, Json]:
         raise GateRefused(f"the verdict is {verdict!r}, not one of {', '.join(VERDICTS)}", gate=4, path="$.verdict")
     listed = reasons if isinstance(reasons, list) else [reasons] if isinstance(reasons, str) else []
     detail: dict[str, Json] = {"verdict": verdict, "verifies": verifies, "reasons": listed}
-    rest = {key: kept for key, kept in given.items() if key not in ("verdict", "reasons", "verifies")}
+    if isinstance(given.get("items"), list):
+        detail["items"] = given["items"]  # a verdict an item: the merge looks for them here
+    rest = {key: kept for key, kept in given.items() if key not in ("verdict", "reasons", "verifies", "items")}
     if rest:
         detail["findings"] = rest
     return detail

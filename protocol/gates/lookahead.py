@@ -14,7 +14,7 @@ from protocol.gates.strict import MAX_DEPTH, refuse
 Context = Literal["key", "member", "item"]
 """Where a string stands: an object's key, an object's value, an item of a list."""
 
-STEPS: Final = 300_000
+STEPS: Final = 200_000
 """Tokens that are looked at one by one. A text that needs more is damaged through and through."""
 DOUBTS: Final = 20_000
 """Quotes inside strings that might or might not close them, in one text."""

@@ -36,6 +36,7 @@ MIXED: Final[dict[str, str]] = {
 """The same for texts that open with an ASCII quote and close with a typographic one, or the other way round."""
 
 OPENING: Final = "“‘「『｢〝„‚"
+CLOSING: Final = "”’」』｣〞"
 
 
 def _body(closers: str) -> re.Pattern[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from protocol.gates.lookahead import Context, Lookahead
-from protocol.gates.marks import BODY, FAMILY, MIXED, OPENING, STRICT_STRING
+from protocol.gates.marks import BODY, CLOSING, FAMILY, MIXED, OPENING, STRICT_STRING
 from protocol.gates.strict import refuse
 
 _ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
@@ -52,6 +52,11 @@ def unescape(raw: str, *, python: bool) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
+def _is_content(opener: str, mark: str, pairs: int) -> bool:
+    """A typographic mark that is text: one that opens, or one that closes a pair opened inside the string."""
+    return (opener.isascii() and mark in OPENING) or (mark in CLOSING and pairs > 0)
+
+
 class Strings:
     """Reads the strings of one attempt. ``mixed``: a string may open with an ASCII quote and close with a typographic
     one, or the other way round."""
@@ -80,12 +85,13 @@ class Strings:
         body = BODY[closers]
         end = pos + 1
         odd_at = -1
+        pairs = 0  # typographic pairs opened inside and not yet closed
         while True:
             found = body.match(text, end)
             end = found.end() if found else end
             if end >= look.size:
                 refuse(f"cut off inside the string at {path()}", kind="truncated", path=path())
-            if look.closes(end + 1, context) and not (self.mixed and self._content(pos, end)):
+            if look.closes(end + 1, context) and not (self.mixed and _is_content(mark, text[end], pairs)):
                 break
             if context == "key":
                 refuse(f"an unescaped quote in a key at {path()}", kind="damaged", path=path(), mend="escape it")
@@ -93,6 +99,7 @@ class Strings:
                 self._doubtful(path)
             look.doubt()
             self.inner += 1
+            pairs = pairs + 1 if text[end] in OPENING else max(pairs - (text[end] in CLOSING), 0)
             odd_at = end
             end += 1
         if context == "item" and self.inner % 2 and not _DIGIT.match(text, odd_at - 1):
@@ -109,18 +116,6 @@ class Strings:
             path=path(),
             mend="escape the quotes inside strings",
         )
-
-    def _content(self, pos: int, end: int) -> bool:
-        """A typographic mark that is text: one that opens, or one that closes a pair opened inside the string."""
-        text = self.look.text
-        if text[pos].isascii() and text[end] in OPENING:
-            return True
-        if text[end] not in "”’」』｣〞":
-            return False
-        inside = text[pos + 1 : end]
-        opened = sum(inside.count(mark) for mark in OPENING)
-        closed = sum(inside.count(mark) for mark in "”’」』｣〞")
-        return opened > closed
 
     def _triple(self, pos: int, path: Callable[[], str]) -> tuple[int, str]:
         text, look = self.look.text, self.look

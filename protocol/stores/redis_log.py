@@ -169,7 +169,7 @@ class RedisLog:
         start = parse_since(since)
         if by_time and not start.cursor:
             moment = parse_moment_ms(str(since).strip())
-            least = str((moment[0] if moment else 0) / 1000)
+            least = str(moment[0] / 1000) if moment and moment[0] > 0 else ""
             start = parse_since(0)
         keys = self._keys.space(space)
         answer = await self._scripts.run(
@@ -184,7 +184,7 @@ class RedisLog:
             entries=tuple(e for e, _ in pairs),
             next=cursor.decode(),
             more=bool(more),
-            rewound=bool(rewound),
+            rewound=bool(rewound) and start.cursor,
         )
 
     async def tail(self, space: str, after: str = "0-0", count: int = 1000) -> list[tuple[str, Record]]:

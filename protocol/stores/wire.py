@@ -16,6 +16,7 @@ import orjson
 from protocol.keys import SpaceKeys
 from protocol.record import Record, Trace, canonical, sameness, word
 from protocol.tasks import command_identity, is_about_agent, target_state
+from protocol.workspaces import mark_of
 
 _LONG_NUMBER: Final = re.compile(rb"\d{19}")
 
@@ -70,7 +71,7 @@ def packed(record: Record, owner: str) -> bytes:
         target,
         "c" if command_identity(record) else "",
         extra,
-        _workspace(record),
+        mark_of(record),
     )
     return join(parts)
 
@@ -78,20 +79,6 @@ def packed(record: Record, owner: str) -> bytes:
 def join(parts: Sequence[object]) -> bytes:
     """Parts joined into one argument."""
     return SEPARATOR.join(p if isinstance(p, bytes) else str(p).encode() for p in parts)
-
-
-def _workspace(record: Record) -> str:
-    place = record.detail.get("workspace")
-    if not isinstance(place, dict):
-        return ""
-    area, _, agent = word(place.get("area")).partition("/")
-    return f"{area}|{agent}|{kind_of(record)}"
-
-
-def kind_of(record: Record) -> str:
-    """The writer's kind by its name, where no role says more: ``<kind>_<task>_<node>``, else master."""
-    first = record.who.replace("-", "_").split("_")[0]
-    return first if first in ("master", "verifier", "manager", "person") else "master"
 
 
 def json_text(value: Mapping[str, Any]) -> bytes:

@@ -152,6 +152,13 @@ class ChaosFleet:
             process.wait(10)
         return process.pid
 
+    async def until_dead(self, name: str) -> None:
+        """Wait until a process died by SIGKILL: its crash point was reached."""
+        process = self.children[name].process
+        assert process is not None
+        await wait_until(lambda: process.poll() is not None, f"{name} dies at its crash point\n{self.logs()}", 20)
+        assert process.returncode == -signal.SIGKILL, f"{name} ended with {process.returncode}\n{self.logs()}"
+
     async def stop(self) -> None:
         """End every process that is left, by pid."""
         for child in self.children.values():
@@ -167,7 +174,7 @@ class ChaosFleet:
         async def known() -> bool:
             return bool(await awaited(self.client.hexists(self.keys.roles, "stepper")))
 
-        await wait_until(known, f"the role is published\n{self.logs()}", 20)
+        await wait_until(known, f"the role is published\n{self.logs()}", 60)
         return await start(
             Order(goal=goal, plan=plan),
             log=self.log,

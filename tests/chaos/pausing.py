@@ -40,13 +40,13 @@ def make_hold(parts: object) -> Runner:
     return hold
 
 
-async def quick(dispatch: Dispatch, fence: TurnFence) -> Outcome:
+async def at_once(dispatch: Dispatch, fence: TurnFence) -> Outcome:
     """Done at once."""
     return Delivered({"result": f"完成 {dispatch.task}"})
 
 
-def make_quick(parts: object) -> Runner:
-    return quick
+def make_at_once(parts: object) -> Runner:
+    return at_once
 
 
 def __getattr__(name: str) -> dict[str, Any]:
@@ -56,5 +56,5 @@ def __getattr__(name: str) -> dict[str, Any]:
     if name == "holder":
         return arq_settings("stepper", runner=make_hold)
     if name == "quick":
-        return arq_settings("stepper", runner=make_quick)
+        return arq_settings("stepper", runner=make_at_once)
     raise AttributeError(name)

@@ -13,18 +13,11 @@ from collections.abc import Awaitable, Callable
 
 from protocol.tasks import TaskState
 from tests.chaos.fleet import ROOT, ChaosFleet, delivered_once, steps
+from tests.chaos.turns import turn_point
 from tests.support import wait_until
 
 Scenario = Callable[[ChaosFleet, str], Awaitable[None]]
 TASKS = ["a", "b", "c"]
-
-
-async def _died(fleet: ChaosFleet, name: str) -> None:
-    """The process must have died by SIGKILL: the point was reached."""
-    process = fleet.children[name].process
-    assert process is not None
-    await wait_until(lambda: process.poll() is not None, f"{name} dies at its crash point\n{fleet.logs()}", 20)
-    assert process.returncode == -signal.SIGKILL, f"{name} ended with {process.returncode}\n{fleet.logs()}"
 
 
 async def worker_point(fleet: ChaosFleet, point: str) -> None:
@@ -34,7 +27,7 @@ async def worker_point(fleet: ChaosFleet, point: str) -> None:
     fleet.start("stepper.1", crash_at=point)
     ran = fleet.folder / "ran"
     space = await fleet.run(steps(ran))
-    await _died(fleet, "stepper.1")
+    await fleet.until_dead("stepper.1")
     await fleet.until_merged(space)
     records = await fleet.records(space)
     delivered_once(records, TASKS)
@@ -49,7 +42,7 @@ async def before_alarm(fleet: ChaosFleet, point: str) -> None:
     fleet.start("stepper.1", crash_at=point)
     ran = fleet.folder / "ran"
     space = await fleet.run(steps(ran, fail_first=1))
-    await _died(fleet, "stepper.1")
+    await fleet.until_dead("stepper.1")
     await fleet.until_merged(space)
     delivered_once(await fleet.records(space), TASKS)
     assert fleet.runs(ran)["a"] == 2
@@ -62,7 +55,7 @@ async def leader_point(fleet: ChaosFleet, point: str) -> None:
     fleet.start("stepper.1")
     ran = fleet.folder / "ran"
     space = await fleet.run(steps(ran))
-    await _died(fleet, "leader")
+    await fleet.until_dead("leader")
     await fleet.until_merged(space)
     delivered_once(await fleet.records(space), TASKS)
     assert set(fleet.runs(ran).values()) == {1}, fleet.runs(ran)
@@ -77,7 +70,7 @@ async def loss_point(fleet: ChaosFleet, point: str) -> None:
     space = await fleet.run(steps(ran, sleep=2))
     await wait_until(lambda: fleet.runs(ran)["a"] == 1, f"the first step runs\n{fleet.logs()}", 20)
     fleet.kill("stepper.1")
-    await _died(fleet, "manager")
+    await fleet.until_dead("manager")
     await fleet.until_merged(space)
     records = await fleet.records(space)
     delivered_once(records, TASKS)
@@ -91,7 +84,7 @@ async def merge_point(fleet: ChaosFleet, point: str) -> None:
     fleet.start("manager", crash_at=point)
     fleet.start("stepper.1")
     space = await fleet.run(steps(fleet.folder / "ran"))
-    await _died(fleet, "manager")
+    await fleet.until_dead("manager")
     await fleet.until_merged(space)
     delivered_once(await fleet.records(space), TASKS)
 
@@ -144,4 +137,12 @@ SCENARIOS: dict[str, Scenario] = {
     "manager.before_merge": merge_point,
     "manager.after_merge": merge_point,
     "cli.after_answer": person_point,
+    "worker.after_model_call": turn_point,
+    "agent.before_model": turn_point,
+    "agent.after_model_intent": turn_point,
+    "agent.after_model_saved": turn_point,
+    "agent.before_tool": turn_point,
+    "agent.after_tool_intent": turn_point,
+    "agent.after_tool": turn_point,
+    "agent.after_tool_saved": turn_point,
 }

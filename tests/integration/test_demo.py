@@ -107,7 +107,7 @@ def code(tmp_path: Path) -> Path:
         for number in range(4):
             (package / f"mod{number}.py").write_text(FAULTY * 12, encoding="utf-8")
     (root / "alpha" / "tests").mkdir()
-    (root / "alpha" / "tests" / "test_it.py").write_text("def test_it():\n    assert 1\n" * 30, encoding="utf-8")
+    (root / "alpha" / "tests" / "test_it.py").write_text("def test_it():\n" + "    assert 1\n" * 30, encoding="utf-8")
     return root
 
 
@@ -149,6 +149,36 @@ def mine(out: Path) -> list[psutil.Process]:
     return left
 
 
+def shown_in_readme() -> list[str]:
+    """The README's block of demo output."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    found = re.search(r"<!-- demo:begin -->\n```text\n(.*?)```\n<!-- demo:end -->", text, re.DOTALL)
+    assert found, "the README shows no run: paste one between its markers"
+    return found[1].splitlines()
+
+
+def as_typed(run: Run) -> list[str]:
+    """The lines of a run as they are where ``make demo`` is typed."""
+    places = {f"{run.out.name}/": "runs/review-0/", f"{ROOT}/": "", f"{Path(sys.executable).parent}/": ".venv/bin/"}
+    lines = []
+    for line in run.lines:
+        for place, typed in places.items():
+            line = line.replace(place, typed)
+        lines.append(line)
+    return lines
+
+
+def told(lines: list[str]) -> set[str]:
+    """What is told, up to numbers, names of processes, which task was hit, and the order of arrival."""
+    out = set()
+    for line in lines:
+        line = re.sub(r"\S+@\S+?:\d+:\w+", "WORKER", line)
+        line = re.sub(r"\b(bandit|security|bugs)-\d+\.verify", "TASK", line)
+        line = re.sub(r", \d+\.\d s after the kill", "", line)
+        out.add(re.sub(r"\d+(-\d+)*", "N", line))
+    return out
+
+
 @pytest.mark.slow
 @pytest.mark.chaos
 def test_the_default_run_kills_a_worker_and_delivers_a_whole_report(tmp_path: Path) -> None:
@@ -183,6 +213,7 @@ def test_the_default_run_kills_a_worker_and_delivers_a_whole_report(tmp_path: Pa
     taken = next(line for line in run.lines if "reassigned to" in line)
     assert re.search(r"finding-verifier@\S+ \(attempt 2\), \d+\.\d s after the kill$", taken)
     assert re.search(r"(\S+\.verify)", killed)[1] == re.search(r"(\S+\.verify)", taken)[1]  # type: ignore[index]
+    assert told(shown_in_readme()) == told(as_typed(run))
     for words in ("The worst:", "Both tools found", "Rejected", "Next:", "report.md", "--since", "TARGET=", "arq"):
         assert words in run.text, words
     assert "\x1b" not in run.text

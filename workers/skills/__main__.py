@@ -20,7 +20,6 @@ from protocol.kit.settings import Settings
 from protocol.record import Json
 from workers.skills.loader import Loaded, load_skills
 from workers.skills.manifest import Skill
-from workers.skills.runlog import RunLog
 from workers.skills.runner import SkillRunner
 from workers.skills.scaffold import new_skill
 from workers.skills.venvs import VenvFailed, Venvs
@@ -119,9 +118,7 @@ async def _environments(loaded: Loaded, settings: Settings) -> dict[str, str]:
 def _run(given: argparse.Namespace, settings: Settings) -> int:
     loaded = load_skills([*given.skills, *settings.skills_path])
     skill = loaded.need(given.key)
-    runner = SkillRunner(
-        env=os.environ, data_dir=settings.data_dir, sink=RunLog(settings.data_dir / "skills" / "runs.jsonl")
-    )
+    runner = SkillRunner(env=os.environ, data_dir=settings.data_dir)
     run = asyncio.run(runner.run(skill, _input(given.input), agent="person"))
     if run.log:
         sys.stderr.write(run.log if run.log.endswith("\n") else f"{run.log}\n")

@@ -8,7 +8,8 @@ Guarantees: the call ends at its deadline, at a limit, when the worker closes th
 whatever the skill does; with it ends everything that the skill started; the scratch directory is removed. The answer
 travels over a descriptor of its own, so nothing that the skill prints can break it. Never imports the fleet's code.
 
-Request (standard input): 8 bytes of length, then JSON; the pipe stays open as the line to the worker.
+Request (standard input): 8 bytes of length, then JSON; the pipe stays open as the line to the worker. ``argv[3]`` names
+the scratch directory, which is there already.
 Answer (descriptor ``argv[1]``): 8 bytes of length, then JSON: ``{"ok": true, "output": …}`` or ``{"ok": false, "kind",
 "error", "retryable"}``. Status (descriptor ``argv[2]``): one JSON object on how the call ended.
 """
@@ -56,7 +57,7 @@ def main() -> None:
     confine.adopt_orphans()
     for descriptor in (answer, status):
         os.set_inheritable(descriptor, False)
-    request = json.loads(_read(0, int.from_bytes(_read(0, 8), "big")))
+    request = _request(sys.argv[3])
     request["user"] = confine.own_user(request["scratch"])
     space = bool(request["process_space"]) and confine.own_process_space()
     hidden = bool(request["hidden"]) and confine.hide(request["hidden"])
@@ -267,14 +268,20 @@ def _words(error: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _read(descriptor: int, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        part = os.read(descriptor, count - len(data))
+def _request(scratch: str) -> dict[str, Any]:
+    """The request; where the worker is gone before it asked for anything, this process ends and leaves nothing."""
+    data = b""
+    wanted = 8
+    while len(data) < wanted:
+        part = os.read(0, wanted - len(data))
         if not part:
-            os._exit(0)  # the worker is gone before it asked for anything
+            shutil.rmtree(scratch, ignore_errors=True)
+            os._exit(0)
         data += part
-    return bytes(data)
+        if len(data) == wanted == 8:
+            wanted += int.from_bytes(data, "big")
+    request = json.loads(data[8:])
+    return {**request, "scratch": scratch}
 
 
 def _write(descriptor: int, data: bytes) -> None:

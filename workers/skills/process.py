@@ -77,7 +77,7 @@ async def call(what: Call, limits: Limits) -> Answer:
     scratch = tempfile.mkdtemp(prefix="rolecall-skill-")
     request = {
         "folder": str(what.folder.resolve()), "file": what.file, "function": what.function, "params": what.params,
-        "timeout_s": what.timeout_s, "scratch": scratch, "process_space": what.process_space,
+        "timeout_s": what.timeout_s, "process_space": what.process_space,
         "hidden": [str(path) for path in what.hidden],
         "memory_bytes": limits.memory_bytes, "address_bytes": limits.address_bytes, "file_bytes": limits.file_bytes,
         "open_files": limits.open_files, "processes": limits.processes, "output_bytes": limits.output_bytes,
@@ -100,7 +100,7 @@ async def _run(what: Call, data: bytes, env: Mapping[str, str], limits: Limits) 
     log_read, log_write = os.pipe()
     try:
         process = await asyncio.create_subprocess_exec(
-            what.python, "-I", "-B", "-u", "-X", "utf8", _CHILD, str(answer_write), str(status_write),
+            what.python, "-I", "-B", "-u", "-X", "utf8", _CHILD, str(answer_write), str(status_write), env["TMPDIR"],
             stdin=asyncio.subprocess.PIPE, stdout=log_write, stderr=log_write,
             pass_fds=(answer_write, status_write), cwd=what.cwd, env=env, start_new_session=True,
         )  # fmt: skip

@@ -9,13 +9,20 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Protocol
 
 from protocol.kit.logs import get_log
 from protocol.ports import Clock
-from protocol.record import canonical
-from workers.skills.runner import SkillRun
+from protocol.record import Json, canonical
 
 _log = get_log(__name__)
+
+
+class Row(Protocol):
+    """What can be logged: a run."""
+
+    def to_json(self) -> dict[str, Json]:
+        """The run as plain values."""
 
 
 class RunLog:
@@ -26,7 +33,7 @@ class RunLog:
         self._most = most_bytes
         self._clock = clock
 
-    def __call__(self, run: SkillRun) -> None:
+    def __call__(self, run: Row) -> None:
         try:
             line = canonical({"time": round(self._clock(), 3), **run.to_json()}) + b"\n"
             self._path.parent.mkdir(parents=True, exist_ok=True)

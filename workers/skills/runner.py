@@ -23,6 +23,7 @@ from protocol.record import Json, canonical
 from workers.skills import schema
 from workers.skills.manifest import Skill
 from workers.skills.process import Answer, Call, Kind, Limits, call
+from workers.skills.runlog import RunLog
 from workers.skills.venvs import VenvFailed, Venvs
 
 Status = Literal["success", "failed", "timeout"]
@@ -68,8 +69,9 @@ class SkillRunner:
     """Runs skills for one worker process.
 
     ``env`` is the worker's environment: only what a skill declares is taken from it, besides PATH and the language.
-    ``data_dir`` is where skills with requirements get their environments. ``root``: where skills work (default: the
-    variable SKILL_ROOT, else the working directory). ``parallel`` calls run at once, the others wait their turn.
+    ``data_dir`` is where skills with requirements get their environments and where the run log lies
+    (``skills/runs.jsonl``, unless a ``sink`` is given). ``root``: where skills work (default: the variable SKILL_ROOT,
+    else the working directory). ``parallel`` calls run at once, the others wait their turn.
     """
 
     env: Mapping[str, str]
@@ -87,6 +89,8 @@ class SkillRunner:
     def __post_init__(self) -> None:
         self._turns = asyncio.Semaphore(self.parallel)
         self._venvs = Venvs(self.data_dir, self.env)
+        if self.sink is None and self.data_dir is not None:
+            self.sink = RunLog(self.data_dir / "skills" / "runs.jsonl")
 
     async def run(
         self,

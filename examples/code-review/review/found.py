@@ -44,6 +44,11 @@ class Found:
         severity = index(SEVERITIES, self.severity) + (self.verdict == "partial")
         return severity, index(VERDICTS, self.verdict), -len(self.found_by), self.file, self.line, self.rule
 
+    @property
+    def unjudged_rank(self) -> tuple[int, int, str, int, str]:
+        """The same as the scanners see it, whatever the verifiers have said so far."""
+        return index(SEVERITIES, self.severity), -len(self.found_by), self.file, self.line, self.rule
+
     def judged(self, verdict: str, reasons: Iterable[str]) -> None:
         """Take up one verdict: the first, or a better one than before."""
         if self.verdict == "unverified" or index(VERDICTS, verdict) < index(VERDICTS, self.verdict):

@@ -99,8 +99,10 @@ class Review:
         """Show the log as it grows until the session is over."""
         outcome = Outcome(self.session)
         news = time.monotonic()
+        self.screen.progress(story)
         with self.screen:
             async for pair in link.records(self.session, self.screen.note):
+                heed_cancellation()
                 if pair is None:
                     if outcome.over:
                         return outcome
@@ -143,6 +145,14 @@ class Review:
 
     def _fleet(self, event: FleetEvent) -> None:
         self.screen.note(event.text)
+
+
+def heed_cancellation() -> None:
+    """Raise where this task was asked to end and the request got lost: before Python 3.12 `asyncio.wait_for`, which
+    the client library uses for each command, swallows one that comes in the moment of the answer."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def environment(env: Mapping[str, str], out: Path) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.metadata
+import io
 import json
 import os
 import shlex
@@ -26,7 +26,7 @@ from review.offline import OfflineModel
 from review.plan import TEAM, WORKERS, goal
 from review.report import Model, Report
 from review.screen import Screen
-from review.target import BadTarget, Target, default_root, look
+from review.target import BadTarget, Target, default_target, look
 
 EXIT_BY_STATUS = {"delivered": 0}
 INTERRUPTED = 130
@@ -34,6 +34,9 @@ INTERRUPTED = 130
 
 def main(argv: Sequence[str]) -> int:
     """Run the review; the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal without these characters shows a mark and goes on; a log file gets each line as it comes.
+        sys.stdout.reconfigure(errors="replace", line_buffering=True)
     console = Console(highlight=False)
     options = _arguments().parse_args(argv)
     screen = Screen(console, verbose=options.verbose)
@@ -104,7 +107,7 @@ def commands(ended: Ended, out: Path, env: Mapping[str, str]) -> list[tuple[str,
         ),
         ("run it on your own code", ["make demo TARGET=path/to/your/code"]),
         (
-            "start a role of your own: copy one, say in it what it is for, start a worker",
+            "start a role of your own while `up` runs: copy one, say in it what it is for, start a worker",
             [
                 f"mkdir -p my-roles && sed 's/code-reviewer/my-role/' {shipped} > my-roles/my-role.md",
                 f"{data}ROLECALL_ROLES=my-roles {arq} workers.roles.my_role",
@@ -125,9 +128,7 @@ def _arguments() -> argparse.ArgumentParser:
 
 
 def _target(given: str) -> Target:
-    if given:
-        return look(Path(given))
-    return look(default_root(), title=f"redis {importlib.metadata.version('redis')}")
+    return look(Path(given)) if given else default_target()
 
 
 def _out(given: str) -> Path:

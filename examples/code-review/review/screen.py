@@ -38,15 +38,15 @@ class Screen:
         self._verbose = verbose
         self._bar = Progress(
             TextColumn("  {task.description}"),
-            BarColumn(bar_width=28),
-            TextColumn("{task.completed}/{task.total} tasks"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.completed} of {task.total} tasks"),
             TextColumn("{task.fields[findings]}"),
             TimeElapsedColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task("reviewing", total=1, findings="")
+        self._task = self._bar.add_task("reviewing", total=None, findings="")
 
     def __enter__(self) -> Screen:
         self._bar.start()

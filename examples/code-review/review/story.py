@@ -137,7 +137,7 @@ class Story:
         if not self.done.issuperset(tasks):
             return []
         names = {file.name for file in part.files}
-        here = sorted((one for one in self.found.values() if one.file in names), key=lambda one: one.rank)
+        here = sorted((one for one in self.found.values() if one.file in names), key=lambda one: one.unjudged_rank)
         both = sum(len(one.found_by) > 1 for one in here)
         counts = f"{len(here)} findings" + (f", {both} by both tools" if both else "")
         worst = f"; {here[0].severity}: {here[0].place} {here[0].rule}" if here else ""

@@ -7,6 +7,7 @@ out is named. The same directory gives the same slices.
 from __future__ import annotations
 
 import heapq
+import importlib.metadata
 import importlib.util
 import os
 from collections import defaultdict
@@ -73,6 +74,11 @@ def default_root() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise BadTarget("the package 'redis' is not installed", "name a directory of Python code")
     return Path(next(iter(spec.submodule_search_locations)))
+
+
+def default_target() -> Target:
+    """What is reviewed where nothing is named, with its version. Raises BadTarget."""
+    return look(default_root(), title=f"redis {importlib.metadata.version('redis')}")
 
 
 def look(path: Path, *, title: str = "") -> Target:
