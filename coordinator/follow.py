@@ -16,11 +16,13 @@ from protocol.errors import StoreUnreachable
 from protocol.keys import Keys
 from protocol.record import Record
 from protocol.stores.client import Client, guard
+from protocol.stores.jsonfile import JsonFile
 from protocol.stores.redis_log import RedisLog
 
 BLOCK_MS: Final = 5_000
 FIRST_PAUSE_S: Final = 0.25
 MOST_PAUSE_S: Final = 5.0
+FILE_PAUSE_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,7 @@ async def follow(
     """Records of ``space`` after ``since`` with their entries, for ever. ``blocking`` is a connection of its own;
     ``tell`` is called with one sentence when the store goes and when it is back. Raises Refused for a bad cursor."""
     cursor, pause, gone = since, FIRST_PAUSE_S, False
-    moment = parse_moment_ms(str(since)) if wanted.by_time else None
-    later_than_s = moment[0] / 1000 if moment else float("-inf")
+    later_than_s = _later_than(since, wanted)
     while True:
         try:
             page = await log.read(
@@ -76,6 +77,30 @@ async def follow(
             gone = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, MOST_PAUSE_S)
+
+
+async def follow_file(
+    log: JsonFile, space: str, *, since: str | int = 0, wanted: Filter = EVERYTHING
+) -> AsyncGenerator[tuple[str, Record], None]:
+    """The same on a state file, which tells nobody that it changed: it is looked at five times a second."""
+    cursor, later_than_s = since, _later_than(since, wanted)
+    while True:
+        page = await log.read(
+            space, since=cursor, who=wanted.who, event=wanted.event, session=wanted.session, limit=500,
+            by_time=wanted.by_time,
+        )  # fmt: skip
+        for entry, record in zip(page.entries, page.records, strict=True):
+            if record.time > later_than_s:
+                yield entry, record
+        cursor = page.next
+        if not page.more:
+            await asyncio.sleep(FILE_PAUSE_S)
+
+
+def _later_than(since: str | int, wanted: Filter) -> float:
+    """What the writers' times are compared with, from the second page on, when the cursor is an entry."""
+    moment = parse_moment_ms(str(since)) if wanted.by_time else None
+    return moment[0] / 1000 if moment and moment[0] > 0 else float("-inf")
 
 
 async def _news(blocking: Client, keys: Keys, space: str, cursor: str) -> None:

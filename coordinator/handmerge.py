@@ -10,10 +10,9 @@ from dataclasses import dataclass
 
 from coordinator.merge import Merged
 from coordinator.merging import TIMES, Merging
+from coordinator.spaceview import SpaceLog
 from protocol.errors import StoreError
-from protocol.stores.redis_artifacts import Artifacts
-from protocol.stores.redis_log import RedisLog
-from protocol.stores.redis_roles import Roles
+from protocol.ports import ArtifactStore, KnownRoles
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +24,9 @@ class ByHand:
 
 
 async def merge_by_hand(
-    log: RedisLog, artifacts: Artifacts, roles: Roles, space: str, *, force: bool = False, dry_run: bool = False
-) -> ByHand:
+    log: SpaceLog, artifacts: ArtifactStore, roles: KnownRoles, space: str, *, force: bool = False,
+    dry_run: bool = False,
+) -> ByHand:  # fmt: skip
     """Merge ``space``. Raises MergeRefused with what stands in the way, StoreError."""
     merging = Merging(log, artifacts, roles)
     for _ in range(TIMES):

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from coordinator.status import SETTLED, Marks, counts, phase, waiting
-from protocol.cursor import entry_key
+from coordinator.spaceview import describe, marks_of, overview
+from coordinator.status import SETTLED, counts, waiting
 from protocol.errors import ConfigError
 from protocol.keys import Keys
-from protocol.ports import Appended, Page
-from protocol.record import Json, Record
+from protocol.record import Json
 from protocol.stores.client import Client, awaited, guard
+from protocol.stores.redis_budget import MICROS, Budgets
 from protocol.stores.redis_dispatch import RoleStreams
 from protocol.stores.redis_log import RedisLog
 from protocol.stores.redis_roles import Roles
@@ -26,23 +26,6 @@ from protocol.tasks import TaskState
 SHOWN_SESSIONS: Final = 50
 GRAVES_FOR_S: Final = 600.0
 """A dead worker is shown this long."""
-REASONS_SHOWN: Final = 100
-
-
-class SpaceLog(Protocol):
-    """What the record commands need of a store: Redis and the state file both keep it."""
-
-    async def create(self, space: str, *, meta: Mapping[str, str]) -> bool: ...
-    async def exists(self, space: str) -> bool: ...
-    async def meta(self, space: str) -> dict[str, str]: ...
-    async def append(self, space: str, records: Sequence[Record], *, owner: str = "") -> list[Appended]: ...
-    async def read(
-        self, space: str, *, since: str | int = 0, who: str = "", event: str = "", session: str = "", limit: int = 20,
-        by_time: bool = False,
-    ) -> Page: ...  # fmt: skip
-    async def tail(self, space: str, after: str = "0-0", count: int = 1000) -> list[tuple[str, Record]]: ...
-    async def get(self, space: str, entry: str) -> Record | None: ...
-    async def task_states(self, space: str) -> dict[str, TaskState]: ...
 
 
 class Inspector:
@@ -97,20 +80,21 @@ class Inspector:
 
     async def session(self, space: str) -> dict[str, Json]:
         """One session or space, whole: metadata, phase, tasks with their states, what waits for a person."""
-        meta = await self._log.meta(space)
         states = await self._log.task_states(space)
-        marks = await self.marks(space, meta, states)
-        tasks = [
-            {
-                "task": task, "state": s.state, "attempt": s.attempt, "role": s.role, "agent": s.agent,
-                "owner": s.owner, "tries": s.tries,
-            }
-            for task, s in states.items() if task != marks.root
-        ]  # fmt: skip
-        agents: Counter[str] = Counter(s.agent for s in states.values() if s.agent)
-        return overview(space, meta, states, marks) | {
-            "agents": dict(agents), "task_list": tasks, "waiting_for_person": await self._reasons(space, states, marks)
-        }  # fmt: skip
+        return await describe(self._log, space, states) | {"usage": await self._usage(space, states)}
+
+    async def _usage(self, space: str, states: Mapping[str, TaskState]) -> dict[str, Json]:
+        """Tokens (and money, where models have prices) by role and model, and the session's budget as it started."""
+        rows = await Budgets(self._client, self._keys).used(space)
+        root = states[space].entry_of("task_started", 1) if space in states else None
+        record = await self._log.get(space, root) if root else None
+        guards = record.detail.get("guards") if record else None
+        return {
+            "by": [row.to_json() for row in rows],
+            "total_tokens": sum(row.prompt + row.completion for row in rows),
+            "cost": sum(row.micros for row in rows) / MICROS,
+            "budget": {k: v for k, v in guards.items() if k in ("tokens", "money")} if isinstance(guards, dict) else {},
+        }
 
     async def workers(self) -> list[dict[str, Json]]:
         """Live, stalled and (for a while) dead workers, leaders and managers."""
@@ -153,7 +137,7 @@ class Inspector:
         waits: list[dict[str, Json]] = []
         for name, meta in zip(names, await self._metas(names), strict=True):
             states = await self._log.task_states(name)
-            marks = await self.marks(name, meta, states)
+            marks = await marks_of(self._log, name, meta, states)
             sessions.append(overview(name, meta, states, marks))
             tasks.update(counts(states, marks))
             if sessions[-1]["phase"] not in SETTLED:
@@ -163,36 +147,12 @@ class Inspector:
             "sessions": sessions, "tasks": dict(tasks), "workers": await self.workers(), "waiting_for_person": waits
         }  # fmt: skip
 
-    async def marks(self, space: str, meta: Mapping[str, str], states: Mapping[str, TaskState]) -> Marks:
-        """What the metadata says beside the tasks. A merge counts where it came after the finish in force."""
-        finish, merged = meta.get("finish", ""), meta.get("merged", "")
-        if meta.get("kind") == "session":
-            merged = merged if finish and merged and entry_after(merged, finish) else ""
-        status = ""
-        if finish and not merged:
-            record = await self._log.get(space, finish)
-            status = str(record.detail.get("status") or "completed") if record else ""
-        return Marks(root=space if space in states else "", finish=status, merged=bool(merged))
-
     async def _overviews(self, chosen: Iterable[tuple[str, Mapping[str, str]]]) -> list[dict[str, Json]]:
         out = []
         for name, meta in chosen:
             states = await self._log.task_states(name)
-            out.append(overview(name, meta, states, await self.marks(name, meta, states)))
+            out.append(overview(name, meta, states, await marks_of(self._log, name, meta, states)))
         return out
-
-    async def _reasons(self, space: str, states: Mapping[str, TaskState], marks: Marks) -> list[dict[str, Json]]:
-        """What waits, with the words of the record that says why."""
-        rows = waiting(space, states, marks)
-        for row in rows[:REASONS_SHOWN]:
-            state = states[row["task"]]
-            for event in ("task_blocked", "task_agent_lost", "task_failed", "task_pending"):
-                entry = state.entry_of(event, state.attempt)
-                record = await self._log.get(space, entry) if entry else None
-                if record is not None:
-                    row["reason"] = str(record.detail.get("reason") or record.what)
-                    break
-        return rows
 
     async def _newest(self, limit: int) -> list[str]:
         with guard("list spaces"):
@@ -212,21 +172,6 @@ class Inspector:
         with guard("time"):
             seconds, micros = await awaited(self._client.time())
         return int(seconds) * 1000 + int(micros) // 1000
-
-
-def entry_after(one: str, other: str) -> bool:
-    """Whether the log entry ``one`` came after ``other``."""
-    return entry_key(one) > entry_key(other)
-
-
-def overview(space: str, meta: Mapping[str, str], states: Mapping[str, TaskState], marks: Marks) -> dict[str, Json]:
-    """One session in a few fields."""
-    return {
-        "session": space, "kind": meta.get("kind", "hand"), "title": meta.get("title", ""),
-        "flow": meta.get("flow", ""), "phase": phase(states, marks), "tasks": counts(states, marks),
-        "records": int(meta.get("n", 0)), "created_ms": int(meta.get("created", 0)),
-        "status": meta.get("status", "active"),
-    }  # fmt: skip
 
 
 def kind_of(info: WorkerInfo) -> str:

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from coordinator.inspector import SpaceLog
+from coordinator.spaceview import SpaceLog
 from protocol.errors import GateRefused
 from protocol.gates import default_new_id, pass_gates, repair
 from protocol.ports import Appended, Clock
 from protocol.record import DETAIL_MAX_BYTES, Json, Record, Trace, canonical, digest
 
-BATCH: Final = 100
 WHO: Final = "gates"
 
 
@@ -140,10 +139,8 @@ def _with(taken: Taken | None, entry: str) -> Taken:
 
 
 async def _append(log: SpaceLog, space: str, places: list[tuple[int, Record]]) -> list[tuple[int, Appended]]:
-    """Append in batches; each place with its outcome."""
-    out: list[tuple[int, Appended]] = []
-    for start in range(0, len(places), BATCH):
-        some = places[start : start + BATCH]
-        outcomes = await log.append(space, [record for _, record in some])
-        out += [(at, outcome) for (at, _), outcome in zip(some, outcomes, strict=True)]
-    return out
+    """Append all at once (on a file that is one replace); each place with its outcome."""
+    if not places:
+        return []
+    outcomes = await log.append(space, [record for _, record in places])
+    return [(at, outcome) for (at, _), outcome in zip(places, outcomes, strict=True)]

@@ -15,14 +15,13 @@ import orjson
 
 from coordinator.merge import Merged, merge
 from coordinator.mergeinputs import from_records, needed_artifacts
+from coordinator.spaceview import SpaceLog
 from coordinator.summary import summarize
 from protocol.errors import MergeRefused, StoreError
 from protocol.kit.crash import crash_point
 from protocol.kit.logs import get_log
+from protocol.ports import ArtifactStore, KnownRoles
 from protocol.record import Json, Record, Trace, canonical, digest
-from protocol.stores.redis_artifacts import Artifacts
-from protocol.stores.redis_log import RedisLog
-from protocol.stores.redis_roles import Roles
 
 log = get_log(__name__)
 WHO: Final = "manager"
@@ -36,7 +35,7 @@ class Merging:
     """Merges spaces."""
 
     def __init__(
-        self, store: RedisLog, artifacts: Artifacts, roles: Roles, *, now: Callable[[], float] = time.time
+        self, store: SpaceLog, artifacts: ArtifactStore, roles: KnownRoles, *, now: Callable[[], float] = time.time
     ) -> None:
         self._store = store
         self._artifacts = artifacts
@@ -63,12 +62,7 @@ class Merging:
     async def read(self, space: str) -> tuple[str, Entries]:
         """The point up to which a merge will have read, and the whole log."""
         matter = (await self._store.meta(space)).get("matter", "0-0")
-        entries: Entries = []
-        last = "0-0"
-        while page := await self._store.tail(space, last, PAGE):
-            entries += page
-            last = page[-1][0]
-        return matter, entries
+        return matter, await read_all(self._store, space)
 
     async def compute(self, space: str, entries: Entries, *, force: bool) -> Merged:
         """The merge of what was read. Raises MergeRefused with what stands in the way."""
@@ -133,6 +127,16 @@ class Merging:
         if step.outcomes[0].outcome == "added":
             log.info("merged", space=space, merge=merged.merge_id, status=status)
         return True
+
+
+async def read_all(store: SpaceLog, space: str) -> Entries:
+    """Every record of a space with its entry: for what needs the whole log, once a command or merge."""
+    entries: Entries = []
+    last = "0-0"
+    while page := await store.tail(space, last, PAGE):
+        entries += page
+        last = page[-1][0]
+    return entries
 
 
 def _finish_status(entries: Entries) -> str:

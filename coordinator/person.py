@@ -115,8 +115,11 @@ class Person:
             mend="`rolecall check-status` lists what waits; the first answer counted",
         )
 
-    async def session(self, space: str, action: Literal["cancel", "resume"], why: str = "") -> Done:
-        """Cancel a session, or have it led on after its finish. Raises Refused where it stands otherwise."""
+    async def session(
+        self, space: str, action: Literal["cancel", "resume"], why: str = "", guards: Mapping[str, Json] | None = None
+    ) -> Done:
+        """Cancel a session, or have it led on after its finish, with other ``guards`` where they are given. Raises
+        Refused where it stands otherwise."""
         meta = await self._log.meta(space)
         if meta.get("kind") != "session":
             raise Refused(f"{space!r} is no session: no flow runs there", reason="no_session", mend="see session list")
@@ -124,7 +127,9 @@ class Person:
             raise Refused(f"{space!r} has not finished: it goes on by itself", reason="illegal_transition")
         standing = await self._standing(space, space)
         # A session may be resumed after each of its finishes: the finish makes the decision's id one of a kind.
-        extra = {"after": meta["finish"]} if action == "resume" else {}
+        extra: dict[str, Json] = {"after": meta["finish"]} if action == "resume" else {}
+        if guards:
+            extra["guards"] = dict(guards)
         return await self._decide(space, standing, action, extra, why)
 
     async def _standing(self, space: str, task: str) -> Standing:
@@ -204,7 +209,7 @@ class Person:
         elif role != at.state.role:
             detail.pop("agent", None)
         if "answer" in extra:
-            detail["answer"] = {"question": extra["question"], "text": extra["answer"]}
+            detail["answer"] = {"question": extra["question"], "text": extra["answer"], "by": self._who}
         parent = at.dispatch.trace.parent_id if at.dispatch else None
         return Record(
             id=at.task, who=self._who, time=int(self._clock()), event="task_assigned",

@@ -16,13 +16,14 @@ from coordinator.planfile import PlanTask
 from coordinator.view import Finished, TaskView, View
 from protocol.record import canonical
 
-VERSION: Final = 1
+VERSION: Final = 2
 _PLAIN: Final = (
     "space", "last", "count", "session", "root", "traceparent", "planned", "plan_error", "wants", "proposals", "agents",
-    "finishes", "resumes", "reopen", "cancelled", "stop", "dispatches", "tokens", "since",
+    "finishes", "resumes", "reopen", "cancelled", "stop", "over", "dispatches", "tokens", "micros",
+    "since",
 )  # fmt: skip
 _TASK: Final = (
-    "id", "state", "attempt", "assigned", "role", "agent", "entry", "result", "kept", "artifact", "reason",
+    "id", "state", "attempt", "assigned", "role", "agent", "entry", "result", "kept", "artifact", "reason", "spent",
 )  # fmt: skip
 
 
@@ -50,12 +51,13 @@ def load(space: str, data: bytes) -> View | None:
         view = View(space)
         for name in _PLAIN:
             setattr(view, name, found[name])
-        view.since = cast("tuple[int, int, int]", tuple(found["since"]))
+        view.since = cast("tuple[int, int, int, int]", tuple(found["since"]))
         view.guards = Guards.read(found["guards"])
         view.finished = Finished(*found["finished"]) if found["finished"] else None
         view.retries = dict.fromkeys(found["retries"])
         for row in found["tasks"]:
-            view.tasks[row[0]] = TaskView(**dict(zip(_TASK, row, strict=True)))
+            values = dict(zip(_TASK, row, strict=True))
+            view.tasks[row[0]] = TaskView(**{**values, "spent": tuple(values["spent"])})
         for spec in found["specs"]:
             view.graph.add(PlanTask.from_json(spec))
     except (ValueError, TypeError, KeyError, IndexError, zlib.error):

@@ -47,6 +47,8 @@ class TaskView:
     artifact: Mapping[str, Json] | None = None
     reason: str = ""
     """Why it is blocked, failed or lost, in the record's words."""
+    spent: tuple[int, int] = (0, 0)
+    """(tokens, millionths of money) of its agent that are counted in the view's sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,13 @@ class View:
     cancelled: bool = False
     stop: str = ""
     """The guard that tripped and is in force."""
+    over: str = ""
+    """The budget (``tokens``, ``money``) that refused a model call and has not been raised since."""
     dispatches: int = 0
     tokens: int = 0
-    since: tuple[int, int, int] = (0, 0, 0)
-    """(dispatches, tokens, server ms) at the start or the last resume: guards count from there."""
+    micros: int = 0
+    since: tuple[int, int, int, int] = (0, 0, 0, 0)
+    """(dispatches, tokens, server ms, millionths of money) at the start or the last resume: guards count from there."""
     roles: Mapping[str, Mapping[str, Json]] | None = None
     """What the fleet's roles say of themselves, handed in by the leader; None: not known, then nothing is checked."""
 
@@ -167,7 +172,7 @@ class View:
         self.root = {k: v for k, v in detail.items() if k != "plan"}
         self.traceparent = record.trace.traceparent
         self.guards = Guards.read(detail.get("guards"))
-        self.since = (0, 0, self.last_ms)
+        self.since = (0, 0, self.last_ms, 0)
         artifact = detail.get("plan_artifact")
         if isinstance(artifact, dict) and isinstance(artifact.get("sha256"), str):
             self.wants[artifact["sha256"]] = ""
@@ -179,17 +184,19 @@ class View:
         else:
             if plan is not None:
                 self._take(plan)
+                self.guards = self.guards.over(plan.guards).over(_object(detail.get("guards")))
 
     def _adopt(self, data: Json) -> None:
         try:
-            self._take(planfile.of_delivery(data))
+            plan = planfile.of_delivery(data)
         except PlanRefused as error:
             self.planned, self.plan_error = True, str(error)
+        else:
+            self._take(plan)
+            self.guards = self.guards.under(plan.guards)
 
     def _take(self, plan: Plan) -> None:
         self.planned = True
-        if plan.guards:
-            self.guards = self.guards.over(plan.guards)
         if plan.models:
             own = self.root.get("models")
             self.root = {**self.root, "models": {**plan.models, **(own if isinstance(own, dict) else {})}}
@@ -214,14 +221,27 @@ class View:
         elif event in ("task_blocked", "task_retrying"):
             task.reason = _text(detail.get("reason"))
         elif event == "task_failed":
-            error = detail.get("error")
-            task.reason = _text(error.get("message")) if isinstance(error, dict) else ""
+            error = _object(detail.get("error"))
+            task.reason = _text(error.get("message"))
+            if error.get("kind") == "budget":
+                self.over = "money" if _object(detail.get("guard")).get("budget") == "money" else "tokens"
         elif event == "task_agent_lost":
             task.reason = f"agent {detail.get('agent')!r} was lost"
-        usage = detail.get("usage")
-        if isinstance(usage, dict) and isinstance(usage.get("total_tokens"), int):
-            self.tokens += usage["total_tokens"]
+        self._count_usage(task, _object(detail.get("usage")))
         self._moved(record.id, old, task.state)
+
+    def _count_usage(self, task: TaskView, usage: Mapping[str, Json]) -> None:
+        """``task`` of a usage is what its agent used for the task in all attempts, those included that died without a
+        word; without it the numbers are the attempt's own."""
+        whole = usage.get("task")
+        if isinstance(whole, dict):
+            seen = task.spent
+            task.spent = (_whole(whole.get("total_tokens")), round(_number(whole.get("cost")) * 1_000_000))
+            self.tokens += max(0, task.spent[0] - seen[0])
+            self.micros += max(0, task.spent[1] - seen[1])
+        else:
+            self.tokens += _whole(usage.get("total_tokens"))
+            self.micros += round(_number(usage.get("cost")) * 1_000_000)
 
     def _delivered(self, entry: str, task: TaskView, detail: Mapping[str, Json]) -> None:
         task.entry, task.reason = entry, ""
@@ -266,7 +286,7 @@ class View:
         old, task.state = task.state, DECISIONS[action][1]
         role = _text(detail.get("role"))
         if role and role != task.role:
-            task.role, task.agent = role, ""
+            task.role, task.agent, task.spent = role, "", (0, 0)
         self.retries.pop(task.id, None)
         if action == "accept":
             self._delivered(entry, task, detail)
@@ -275,9 +295,9 @@ class View:
         self._moved(task.id, old, task.state)
 
     def _resume(self, detail: Mapping[str, Json]) -> None:
-        self.finished, self.stop, self.reopen = None, "", False
+        self.finished, self.stop, self.reopen, self.over = None, "", False, ""
         self.resumes += 1
-        self.since = (self.dispatches, self.tokens, self.last_ms)
+        self.since = (self.dispatches, self.tokens, self.last_ms, self.micros)
         if isinstance(detail.get("guards"), dict):
             self.guards = self.guards.over(detail["guards"])
         led = (t for t in self.tasks.values() if t.id in self.graph.specs or t.id.startswith(PLANNER_PREFIX))
@@ -329,6 +349,18 @@ def _result(detail: Mapping[str, Json]) -> Json:
     if "verdict" not in detail:
         return detail.get("result")
     return {k: detail[k] for k in ("verdict", "verifies", "reasons", "result", "items") if k in detail}
+
+
+def _object(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else 0.0
+
+
+def _whole(value: Json) -> int:
+    return int(_number(value))
 
 
 def _text(value: Json) -> str:

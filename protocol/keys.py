@@ -66,7 +66,7 @@ class SpaceKeys:
 
     @property
     def names(self) -> str:
-        """hash: each ``who`` of the space -> number of its records (bounds a prefix read)."""
+        """hash: ``w:<who>`` and ``s:<session>`` -> their entries, or ``*`` where these have an index stream."""
         return f"{self.base}:names"
 
     @property
@@ -108,7 +108,7 @@ class SpaceKeys:
 
     @property
     def agents(self) -> str:
-        """hash: each agent of the space that has a conversation -> its number, counted from 1."""
+        """hash: each agent of the space that has a conversation -> its number, one of a kind in the store."""
         return f"{self.base}:agents"
 
     def mailbox(self, agent: str) -> str:
@@ -127,6 +127,11 @@ class SpaceKeys:
     def files(self, agent: str) -> str:
         """hash: an agent's outputs: path -> digest, size, type, modified."""
         return f"{self.base}:files:{agent}"
+
+    @property
+    def docs(self) -> str:
+        """hash: of an imported conversation, what stands beside its messages: path -> JSON or text."""
+        return f"{self.base}:docs"
 
     def area(self, area: str) -> str:
         """hash: the small files of a workspace area: path -> text."""
@@ -194,6 +199,11 @@ class Keys:
     def unsettled(self) -> str:
         """set: buried starts whose tasks are not all taken care of yet."""
         return f"{self.prefix}{{{self.workers}}}:unsettled"
+
+    @property
+    def agent_ids(self) -> str:
+        """string: the last number that was given to an agent, in any space; permanent."""
+        return f"{self.prefix}{{{self.workers}}}:agents"
 
     @property
     def watch(self) -> str:

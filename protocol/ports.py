@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from protocol.record import Json, Record
+from protocol.workspaces import Area, Place
 
 Clock = Callable[[], float]
 """Unix seconds, as ``time.time`` gives them; passed in, never read by the contract."""
@@ -81,6 +82,7 @@ class HandedBack:
     """The worker drains: the attempt goes back without costing a try."""
 
     reason: str
+    detail: Mapping[str, Json] = field(default_factory=dict)
 
 
 Outcome = Delivered | Failed | Parked | Dropped | HandedBack
@@ -156,6 +158,51 @@ class RecordStore(Protocol):
         """Make a space; False where it is there already."""
 
 
+@dataclass(frozen=True, slots=True)
+class ArtifactRef:
+    """What a record's ``detail.artifact`` says: the SHA-256 in hex, and the size in bytes."""
+
+    sha256: str
+    size: int
+
+    def to_json(self) -> dict[str, Json]:
+        return {"sha256": self.sha256, "size": self.size}
+
+
+class ArtifactStore(Protocol):
+    """What is too large for a record, by content. A folder or an object store can take its place."""
+
+    async def put(self, space: str, data: bytes) -> ArtifactRef:
+        """Store ``data``. Raises StoreFull past a limit."""
+
+    async def name(self, space: str, ref: ArtifactRef) -> None:
+        """Make it stay: a record names it."""
+
+    async def get(self, space: str, sha256: str) -> bytes:
+        """The bytes. Raises StoreError where there is no such artifact, or where it is damaged."""
+
+
+class KnownRoles(Protocol):
+    """The roles that a fleet published."""
+
+    async def all(self) -> dict[str, dict[str, Json]]:
+        """Role id -> front matter with ``digest``."""
+
+
+class Areas(Protocol):
+    """The workspaces of a space: small text files by area and path."""
+
+    async def put(self, space: str, record: Record, place: Place, text: str) -> Appended:
+        """Append ``record`` (its ``detail.workspace`` names the place) and write the file in the same atomic step;
+        refused, neither is there but a violation."""
+
+    async def get(self, space: str, place: Place) -> str | None:
+        """A file's text; None where there is none."""
+
+    async def listing(self, space: str, area: Area, agent: str = "") -> list[tuple[str, int]]:
+        """The paths below an area (of ``private``: below one agent's) with their sizes in bytes, in order."""
+
+
 class TurnFence(Protocol):
     """What a running turn asks before each act: is this attempt still mine?"""
 
@@ -224,6 +271,12 @@ class Conversation(Protocol):
 
         Raises FenceLost where the attempt is not the owner's any more, StoreFull past the conversation's limit.
         """
+
+    async def close(
+        self, first: int, entries: Sequence[tuple[str, Mapping[str, Json]]], *, meta: Mapping[str, Json] | None = None
+    ) -> bool:
+        """The last words of an attempt whose task was cancelled: saved only in that state, and only if nobody saved
+        anything since ``first`` was counted. False: nothing was saved."""
 
     async def mail(self, limit: int = 100) -> tuple[Mail, ...]:
         """The oldest messages in the mailbox; they stay there until a write takes them."""

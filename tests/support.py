@@ -36,6 +36,7 @@ PERMANENT: tuple[str, ...] = (
     r"\{[^}]+\}:convm:.+",
     r"\{[^}]+\}:mail:.+",
     r"\{[^}]+\}:area:.+",
+    r"\{[^}]+\}:docs",
     r"\{[^}]+\}:art:.+",
     r"\{[^}]+\}:files:.+",
     # a role's stream and its companion
@@ -47,7 +48,7 @@ PERMANENT: tuple[str, ...] = (
     r"roles",
     r"wake",
     r"workers",
-    r"\{.*workers\}:(info|graves|graveinfo|unsettled|watch)",
+    r"\{.*workers\}:(info|graves|graveinfo|unsettled|watch|agents)",
     # arq's queue of a role
     r"alarms:[^:]+",
 )

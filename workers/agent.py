@@ -19,10 +19,10 @@ import json
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from protocol.errors import FenceLost, GateRefused, ModelError, TaskError
+from protocol.errors import FenceLost, GateRefused, ModelError, StoreError, TaskError
 from protocol.kit.crash import crash_point
 from protocol.kit.rolefiles import RoleFile
 from protocol.kit.settings import hide_password
@@ -40,6 +40,7 @@ from protocol.ports import (
 )
 from protocol.record import Json
 from workers.answers import detail_of, schema_of
+from workers.budget import Budget, NoBudget, OverBudget, priced
 from workers.calls import Caller, GuardTripped, Spill
 from workers.compact import compaction, pins
 from workers.history import History
@@ -47,19 +48,34 @@ from workers.journal import Journal
 from workers.limits import ModelLimits, NoLimits, Sleep
 from workers.messages import Message, for_endpoint, system_prompt, task_message, tokens, tokens_of
 from workers.model import Model
-from workers.stream import OnDelta, Reply
+from workers.stream import OnDelta, Reply, Usage
 from workers.tools import Tools
 from workers.words import Lang, say
 
 PATIENCE_S: Final = 3.0
 """Waits for an endpoint that sum up to this are spent inside the attempt; longer ones end it, to be tried again."""
 PASSING: Final = frozenset({"rate_limited", "endpoint_error", "stream_broken"})
+UNSERVED: Final = frozenset(
+    {"rate_limited", "endpoint_unreachable", "endpoint_denied", "endpoint_refused", "endpoint_forbidden", "bad_request",
+     "context_overflow", "bad_proxy", "no_model"}
+)  # fmt: skip
+"""Faults after which an endpoint has used no tokens."""
 EVIDENCE_MAX: Final = 100
+CLOSE_S: Final = 1.0
+"""How long a turn that was cut off may take to say its last words."""
 ANSWER_TOKENS: Final = 1_000
 """What is reserved for an answer, on top of the prompt, until its real use is known."""
+UNSEEN_RATIO: Final = 1.25
+"""How much larger than estimated a prompt may be before the endpoint has counted one."""
 
+Spent = Callable[[Usage], None]
+"""Told what each model call used, for the metrics."""
 Notice = Callable[[str, str, Mapping[str, Json]], Awaitable[None]]
 """Puts something on record beside the outcome (an ``info`` record): kind, one sentence, detail."""
+
+
+def _uncounted(usage: Usage) -> None:
+    """No count wanted."""
 
 
 async def _unsaid(kind: str, what: str, detail: Mapping[str, Json]) -> None:
@@ -72,6 +88,8 @@ class Surroundings:
 
     lang: Lang = "en"
     limits: ModelLimits = NoLimits()  # noqa: RUF009 - it has no state
+    budget: Budget = NoBudget()  # noqa: RUF009 - nor has it
+    spent: Spent = _uncounted
     spill: Spill | None = None
     notice: Notice = _unsaid
     on_delta: OnDelta | None = None
@@ -99,7 +117,11 @@ async def run_agent(
     try:
         async with timer:
             return await turn.run()
+    except asyncio.CancelledError:
+        await turn.stopped()
+        raise
     except FenceLost as lost:
+        await turn.stopped()
         return Dropped(lost.message)
     except TaskError as error:
         return await turn.failed(error)
@@ -129,6 +151,8 @@ class _Turn:
         self._system = system_prompt(role, around.lang, around.base_prompt)
         shown = json.dumps([tool.to_openai() for tool in self._caller.shown()], ensure_ascii=False)
         self._fixed = tokens_of([self._system]) + tokens(shown)
+        self._ratio = UNSEEN_RATIO
+        """How much larger prompts are than estimated, as far as is known; never below 1: limits are kept by it."""
 
     @property
     def _history(self) -> History:
@@ -152,7 +176,7 @@ class _Turn:
             if self._history.open:
                 parked = await self._caller.run()
                 if parked is not None:
-                    return parked
+                    return replace(parked, detail={**parked.detail, "usage": self._usage()})
                 continue
             last = self._history.last_message()
             if last.get("role") == "assistant":
@@ -162,7 +186,7 @@ class _Turn:
                 continue
             if self._around.draining():
                 await self._journal.end("handed_back", "idle", why="draining")
-                return HandedBack("the worker drains")
+                return HandedBack("the worker drains", {"usage": self._usage()})
             if self._journal.waiting:
                 await self._journal.take_mail()
             await self._think()
@@ -170,13 +194,22 @@ class _Turn:
     async def failed(self, error: TaskError) -> Outcome:
         """Save the end of the attempt and say why."""
         detail: dict[str, Json] = {"usage": self._usage()}
-        if isinstance(error, GuardTripped):
+        if isinstance(error, (GuardTripped, OverBudget)):
             detail["guard"] = dict(error.guard)
         try:
             await self._journal.end("failed", "idle", kind=error.kind, message=error.message)
         except FenceLost as lost:
             return Dropped(lost.message)
         return Failed(error.kind, str(error), error.retryable, error.retry_after_s, detail)
+
+    async def stopped(self) -> None:
+        """The attempt is not this worker's any more. Where its task was cancelled, the conversation is closed; else
+        (and where that fails) whoever takes the agent up next does what is left."""
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._journal.stop()
+        except (StoreError, TimeoutError):
+            pass
 
     def _task_id(self) -> str:
         return f"task_{self._dispatch.task}"
@@ -233,36 +266,48 @@ class _Turn:
     async def _call(self, messages: Sequence[Message], estimate: int) -> Reply:
         """The call with its permit; short waits for a busy endpoint are waited out here."""
         spent, tries = 0.0, 0
-        spec = self._model.spec
+        spec, around = self._model.spec, self._around
         while True:
-            async with self._around.limits.permit(spec, estimate + ANSWER_TOKENS) as permit:
+            prompt = round(estimate * self._ratio)
+            async with (
+                around.limits.permit(spec, prompt + ANSWER_TOKENS) as permit,
+                around.budget.hold(self._dispatch, spec, prompt) as hold,
+            ):
                 await self._fence.check()
                 crash_point("agent.before_model")
                 await self._journal.before_model(estimate)
                 crash_point("agent.after_model_intent")
+                hold.guess = prompt
                 try:
                     reply = await self._model.complete(
                         messages,
                         tools=self._caller.shown(),
                         schema=self._schema,
                         thinking=self._thinking(),
-                        on_delta=self._around.on_delta,
+                        most=hold.answer or spec.max_output_tokens,
+                        on_delta=around.on_delta,
                     )
                 except ModelError as error:
                     fault = error
+                    hold.guess = 0 if error.kind in UNSERVED else prompt
                 else:
                     permit.used = reply.usage.total or None
-                    return reply
+                    hold.used = usage = priced(
+                        reply.usage, spec, prompt=prompt, completion=tokens(reply.content + reply.reasoning)
+                    )
+                    self._ratio = max(1.0, usage.prompt / max(1, estimate))
+                    around.spent(usage)
+                    return replace(reply, usage=usage)
             asked = fault.retry_after_s
             if asked is not None:
-                await self._around.limits.cool_down(spec, asked)
-            wait = (0.5 * 2**tries if asked is None else asked) * (1 + 0.1 * self._around.random())
+                await around.limits.cool_down(spec, asked)
+            wait = (0.5 * 2**tries if asked is None else asked) * (1 + 0.1 * around.random())
             spent += wait
             tries += 1
-            if fault.kind not in PASSING or spent > self._around.patience_s:
+            if fault.kind not in PASSING or spent > around.patience_s:
                 raise fault
             await self._journal.note("wait", why=fault.kind, seconds=round(wait, 3))
-            await self._around.sleep(wait)
+            await around.sleep(wait)
 
     def _thinking(self) -> bool:
         mode = self._dispatch.detail.get("thinking_mode") or self._role.thinking_mode
@@ -318,7 +363,12 @@ class _Turn:
         return Delivered(detail)
 
     def _usage(self) -> dict[str, Json]:
-        return {**self._history.usage.to_json(), "model": self._model.spec.key}
+        """What this attempt used; under ``task`` all attempts of it together, which a lost one's are in."""
+        history, attempt = self._history, self._dispatch.attempt
+        whole = history.usage.to_json()
+        own = history.spent.get(attempt, Usage()).to_json()
+        task = {key: whole[key] for key in ("calls", "total_tokens", "cost") if key in whole}
+        return {**own, "attempt": attempt, "model": self._model.spec.key, "task": task}
 
     def _named(self) -> dict[str, Json]:
         spec = self._model.spec

@@ -9,17 +9,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 from protocol.kit.logs import get_log
 from protocol.kit.metrics import Metrics
-from protocol.ports import Delivered, Dispatch, Failed, Outcome, Runner, TurnFence
+from protocol.ports import Dispatch, Outcome, Runner, TurnFence
 from protocol.record import WHAT_MAX, Json, Record, Trace, canonical, digest
 from protocol.stores.redis_artifacts import Artifacts
+from protocol.stores.redis_budget import MICROS, Budgets
 from protocol.stores.redis_conversations import RedisConversations
 from protocol.stores.redis_log import RedisLog
 from protocol.stores.redis_permits import Permits
 from protocol.stores.scripts import Scripts
 from workers.agent import Surroundings, run_agent
+from workers.budget import SharedBudget
 from workers.limits import SharedLimits
 from workers.messages import one_line
 from workers.model import ModelClient, choose_model
@@ -28,6 +31,7 @@ from workers.runner import RunnerParts
 from workers.skills.loader import load_skills
 from workers.skills.runner import SkillRunner
 from workers.skills.tools import SkillTools
+from workers.stream import Usage
 
 log = get_log(__name__)
 
@@ -44,6 +48,7 @@ def agent_runner(parts: RunnerParts) -> Runner:
         log.warning("a skill is left out", problem=str(problem))
     runner = SkillRunner(env=os.environ, data_dir=settings.data_dir)
     limits = SharedLimits(Permits(parts.client, parts.keys, scripts))
+    budget = SharedBudget(Budgets(parts.client, parts.keys, scripts))
     clients: dict[str, ModelClient] = {}
 
     async def run(dispatch: Dispatch, fence: TurnFence) -> Outcome:
@@ -56,9 +61,10 @@ def agent_runner(parts: RunnerParts) -> Runner:
         model = clients.setdefault(spec.key, ModelClient(spec, loopback_only=settings.no_model))
 
         around = Surroundings(
-            lang=settings.lang, limits=limits, spill=artifacts, notice=notice, draining=parts.draining
-        )
-        outcome = await run_agent(
+            lang=settings.lang, limits=limits, budget=budget, spill=artifacts, notice=notice, draining=parts.draining,
+            spent=partial(_count, parts.metrics, dispatch.role, spec.key),
+        )  # fmt: skip
+        return await run_agent(
             await with_results(dispatch, parts.client, parts.keys),
             fence,
             role=role,
@@ -67,8 +73,6 @@ def agent_runner(parts: RunnerParts) -> Runner:
             tools=SkillTools(skills, role, runner, agent=dispatch.agent, task=dispatch.task),
             around=around,
         )
-        _count(parts.metrics, spec.key, outcome)
-        return outcome
 
     return run
 
@@ -92,11 +96,8 @@ def _notices(store: RedisLog, dispatch: Dispatch) -> Callable[[str, str, Mapping
     return notice
 
 
-def _count(metrics: Metrics, model: str, outcome: Outcome) -> None:
-    usage = outcome.detail.get("usage") if isinstance(outcome, (Delivered, Failed)) else None
-    if not isinstance(usage, Mapping):
-        return
-    for direction, key in (("input", "prompt_tokens"), ("output", "completion_tokens")):
-        amount = usage.get(key)
-        if isinstance(amount, int) and amount > 0:
-            metrics.add("rolecall_model_tokens_total", amount, model=model, direction=direction)
+def _count(metrics: Metrics, role: str, model: str, usage: Usage) -> None:
+    metrics.add("rolecall_model_calls_total", role=role, model=model)
+    metrics.add("rolecall_model_tokens_total", usage.prompt, role=role, model=model, direction="input")
+    metrics.add("rolecall_model_tokens_total", usage.completion, role=role, model=model, direction="output")
+    metrics.add("rolecall_model_cost_total", usage.micros / MICROS, role=role, model=model)

@@ -78,7 +78,7 @@ class Caller:
     async def close_others(self) -> None:
         """Calls that another task left open get their one result: a strict endpoint takes no request without it."""
         for call in [call for call in self._journal.history.open if call.task != self._dispatch.task]:
-            await self._refuse(call, say(self._lang, "not_run"))
+            await self._refuse(call, say(self._lang, "stopped" if call.started else "not_run"))
 
     async def take_answer(self) -> None:
         """The answer that this attempt was assigned with (``detail.answer``: question, text, by) becomes the result of
@@ -120,7 +120,7 @@ class Caller:
 
     async def _one(self, call: OpenCall) -> Parked | None:
         if call.question and call.id not in self._repeat:
-            await self._journal.waits()
+            await self._journal.waits(call)
             return self._parked(call, call.question, call.asked, call.to)
         if call.error:
             await self._refuse(call, say(self._lang, "broken_call", why=call.error))

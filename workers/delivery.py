@@ -85,18 +85,20 @@ def letter_of(dispatch: Dispatch, outcome: Outcome, *, now_s: int, random: float
             blocked = record("task_blocked", f"{task} waits for a person: {ruling.reason}", more, attempt)
             return Letter((failed, blocked), "blocked", attempt)
         case Parked():
+            told = dict(outcome.detail)
+            usage = {"usage": told.pop("usage")} if "usage" in told else {}
             asked: dict[str, Json] = {
-                **outcome.detail, "kind": "question", "question": outcome.question, "text": outcome.text,
+                **told, "kind": "question", "question": outcome.question, "text": outcome.text,
                 "to": outcome.to, "task": task, "agent": dispatch.agent,
             }  # fmt: skip
             question = record("info", outcome.text, asked, attempt, outcome.question)
             waits: dict[str, Json] = {
-                "role": dispatch.role, "agent": dispatch.agent, "waiting_for": outcome.question
+                "role": dispatch.role, "agent": dispatch.agent, "waiting_for": outcome.question, **usage,
             }  # fmt: skip
             parked = record("task_pending", f"{task} waits for the answer to {outcome.question}", waits, attempt)
             return Letter((question, parked), "waiting", attempt)
         case HandedBack():
-            back: dict[str, Json] = {"delay_s": 0, "reason": f"handed back: {outcome.reason}"}
+            back: dict[str, Json] = {**outcome.detail, "delay_s": 0, "reason": f"handed back: {outcome.reason}"}
             again = record("task_retrying", f"{task} was handed back: {outcome.reason}", back, after)
             return Letter((again,), "handed_back", after, 0.0)
         case _:

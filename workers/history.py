@@ -75,6 +75,9 @@ class History:
     """The last attempt of the task that saved anything."""
     turns: int = 0
     usage: Usage = field(default_factory=Usage)
+    """Of the task, all its attempts."""
+    spent: dict[int, Usage] = field(default_factory=dict)
+    """Of each attempt of the task."""
     model: str = ""
     fingerprint: str = ""
     """As the endpoint named itself in its last answer."""
@@ -133,7 +136,9 @@ class History:
     def _reply(self, body: Mapping[str, Json], task: str, mine: bool) -> None:
         if mine:
             self.turns += 1
-            self.usage += _usage(body.get("usage"))
+            usage = _usage(body.get("usage"))
+            self.usage += usage
+            self.spent[self.attempt] = self.spent.get(self.attempt, Usage()) + usage
             self.model = str(body.get("model") or self.model)
             self.fingerprint = str(body.get("fingerprint") or self.fingerprint)
             self.ended = None
@@ -222,5 +227,5 @@ _FOLDS = {
 def _usage(value: Json) -> Usage:
     if not isinstance(value, Mapping):
         return Usage()
-    names = ("prompt", "completion", "total", "reasoning", "cached", "calls", "unknown")
+    names = ("prompt", "completion", "total", "reasoning", "cached", "calls", "unknown", "micros")
     return Usage(**{name: value[name] for name in names if isinstance(value.get(name), int)})

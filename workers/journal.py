@@ -25,7 +25,7 @@ from protocol.record import Json
 from workers.history import History, OpenCall
 from workers.messages import Message, mail_message, message, tool_name
 from workers.stream import Reply
-from workers.words import Lang
+from workers.words import Lang, say
 
 T = TypeVar("T")
 log = get_log(__name__)
@@ -137,20 +137,19 @@ class Journal:
 
     async def ask(self, call: OpenCall, question: str, text: str, to: str, *, doubt: bool = False) -> None:
         """A question stands for this call: the agent waits."""
-        pending = {
-            "tool_call_id": call.id,
-            "tool_name": call.name,
-            "question_id": question,
-            "created_at": self._clock(),
-        }
         await self._save(
             ("ask", {"question": question, "call": call.id, "text": text, "to": to, "doubt": doubt}),
-            meta={"status": "waiting", "pending_tool_calls": [pending]},
+            meta={"status": "waiting", "pending_tool_calls": [self._pending(call, question)]},
         )
 
-    async def waits(self) -> None:
-        """The agent goes on waiting for a question that is saved already."""
-        await self._save(meta={"status": "waiting"})
+    async def waits(self, call: OpenCall) -> None:
+        """The agent goes on waiting for the question of ``call``, which is saved already."""
+        await self._save(meta={"status": "waiting", "pending_tool_calls": [self._pending(call, call.question)]})
+
+    def _pending(self, call: OpenCall, question: str) -> dict[str, Json]:
+        return {
+            "tool_call_id": call.id, "tool_name": call.name, "question_id": question, "created_at": self._clock()
+        }  # fmt: skip
 
     async def nudge(self, kind: str, text: str) -> None:
         """Code tells the agent something between two model calls; ``kind`` counts how often."""
@@ -180,6 +179,30 @@ class Journal:
         """The attempt ends: ``delivered``, ``failed`` or ``handed_back``; ``status`` is the agent's from now on."""
         await self._save(("end", {"outcome": outcome, **body}), meta={"status": status})
 
+    async def stop(self) -> bool:
+        """The task was cancelled: each open call gets its one result, so that the history stays one that a strict
+        endpoint takes, and the agent is terminated. False where the task is not cancelled, or somebody did it."""
+        await self.load()
+        first = self.history.last + 1
+        entries: list[tuple[str, Mapping[str, Json]]] = []
+        for call in list(self.history.open):
+            text = say(self._lang, "stopped" if call.started else "not_run")
+            made = message("tool", text, self.history.next_id(f"msg_{call.name}"))
+            made["tool_call_id"] = call.id
+            body = {"call": call.id, "tool": call.name, "ok": False, "key": "", "message": made, "run": False}
+            self._fold(first + len(entries), ("result", body))
+            entries.append(("result", body))
+        entries.append(("end", {"outcome": "cancelled"}))
+        return await self._conversation.close(
+            first, entries, meta={"status": "terminated", "pending_tool_calls": []}
+        )
+
+    def _fold(self, first: int, *entries: tuple[str, Mapping[str, Json]]) -> None:
+        made = self._dispatch
+        self.history.fold(
+            Saved(first + at, kind, made.task, made.attempt, 0, body) for at, (kind, body) in enumerate(entries)
+        )
+
     async def _save(
         self,
         *entries: tuple[str, Mapping[str, Json]],
@@ -188,10 +211,7 @@ class Journal:
     ) -> None:
         first = self.history.last + 1
         self.waiting = await self._patiently(lambda: self._conversation.write(first, entries, meta=meta, taken=taken))
-        made = self._dispatch
-        self.history.fold(
-            Saved(first + at, kind, made.task, made.attempt, 0, body) for at, (kind, body) in enumerate(entries)
-        )
+        self._fold(first, *entries)
 
     async def _patiently(self, act: Callable[[], Awaitable[T]]) -> T:
         """Wait out a store that is away: a turn goes on with its attempt if the store still says that it may. Every

@@ -11,6 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from protocol.envelope import envelope as envelope  # their first home: imported from here as well
+from protocol.envelope import fenced as fenced
+from protocol.envelope import one_line as one_line
 from protocol.kit.rolefiles import RoleFile
 from protocol.ports import Dispatch, Mail
 from protocol.record import Json
@@ -21,16 +24,7 @@ Message = dict[str, Json]
 
 RESULTS_MAX_CHARS: Final = 200_000
 """Characters that the results of earlier tasks may take in one prompt, shared out evenly."""
-_RUN: Final = re.compile(r"`{3,}")
-_LINE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _TOOL_NAME: Final = re.compile(r"[^A-Za-z0-9_-]+")
-
-
-def fenced(text: str, language: str = "text") -> str:
-    """``text`` between fences longer than any of its own."""
-    longest = max((len(run) for run in _RUN.findall(text)), default=2)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text}\n{fence}"
 
 
 def as_json(value: Json) -> str:
@@ -46,16 +40,6 @@ def as_text(value: Json) -> str:
 def data(value: Json) -> str:
     """A value, fenced: text as text, anything else as JSON."""
     return fenced(value) if isinstance(value, str) else fenced(as_json(value), "json")
-
-
-def one_line(text: str) -> str:
-    """A name for the first line of an envelope: no control characters, no line ends, at most 128 characters."""
-    return _LINE.sub(" ", text).strip()[:128] or "?"
-
-
-def envelope(lang: Lang, sender: str, kind: str, message_id: str, body: str) -> str:
-    """First line who and what, second the id, a blank line, the body (whose foreign parts are fenced already)."""
-    return f"{say(lang, 'from', name=one_line(sender), kind=say(lang, kind))}\nid: {one_line(message_id)}\n\n{body}"
 
 
 def message(role: str, content: str, message_id: str, **metadata: Json) -> Message:

@@ -34,13 +34,18 @@ ModelSpec = ModelEntry
 THINKING: Final = "thinking"
 SCHEMA: Final = "response_format"
 USAGE: Final = "stream_options"
-_EXTRAS: Final = (THINKING, SCHEMA, USAGE)
+MOST: Final = "max_tokens"
+MOST_NEW: Final = "max_completion_tokens"
+"""The name that some endpoints insist on instead."""
+_EXTRAS: Final = (THINKING, SCHEMA, USAGE, MOST, MOST_NEW)
 _REFUSED: Final = frozenset({400, 404, 415, 422, 501})
 """Statuses by which endpoints refuse a body they do not know."""
 _NOTES: Final[Mapping[str, str]] = {
     THINKING: "the endpoint refuses the thinking body: used without",
     SCHEMA: "the endpoint refuses response_format json_schema: answers go through the gates alone",
     USAGE: "the endpoint refuses stream_options: token use may be unknown",
+    MOST: "the endpoint refuses max_tokens: max_completion_tokens is sent, or nothing where it refuses that too",
+    MOST_NEW: "the endpoint refuses max_completion_tokens: its own limit holds",
 }
 CONNECT_S: Final = 10.0
 SILENCE_S: Final = 300.0
@@ -61,9 +66,10 @@ class Model(Protocol):
         tools: Sequence[Tool] = (),
         schema: Mapping[str, Json] | None = None,
         thinking: bool = False,
+        most: int | None = None,
         on_delta: OnDelta | None = None,
     ) -> Reply:
-        """One answer. Raises ModelError."""
+        """One answer of at most ``most`` tokens. Raises ModelError."""
 
 
 def choose_model(models: Sequence[ModelSpec], key: str = "") -> tuple[ModelSpec, str | None]:
@@ -112,30 +118,35 @@ class ModelClient:
         tools: Sequence[Tool] = (),
         schema: Mapping[str, Json] | None = None,
         thinking: bool = False,
+        most: int | None = None,
         on_delta: OnDelta | None = None,
     ) -> Reply:
         """One answer. ``schema`` asks for JSON of that shape where the endpoint can (the answer is not checked here);
-        ``thinking`` merges the entry's thinking body. Raises ModelError."""
+        ``thinking`` merges the entry's thinking body; ``most`` is the most tokens that it may have (where the endpoint
+        knows such a limit). Raises ModelError."""
         asked = {USAGE}
         if thinking and self._spec.thinking:
             asked.add(THINKING)
         if schema is not None and schema.get("type") == "object":
             asked.add(SCHEMA)
+        if most is not None:
+            asked.add(MOST_NEW if MOST in self._without else MOST)
         extras = asked - self._without
         name = await self._model_name()
         try:
-            return await self._call(name, messages, tools, schema, extras, on_delta)
+            return await self._call(name, messages, tools, schema, extras, most, on_delta)
         except ModelError as error:
             refused = error
         if refused.kind != "bad_request" or not extras:
             raise refused
         # Which extra the endpoint refuses is found by leaving out one at a time, then all: never by reading its words.
         steps: list[set[str]] = [{extra} for extra in _EXTRAS if extra in extras]
-        if len(extras) > 1:
-            steps.append(extras)
+        steps += [{MOST, MOST_NEW}] if MOST in extras else []
+        steps += [extras] if len(extras) > 1 else []
         for dropped in steps:
+            instead = {MOST_NEW} if dropped == {MOST} else set()
             try:
-                reply = await self._call(name, messages, tools, schema, extras - dropped, on_delta)
+                reply = await self._call(name, messages, tools, schema, extras - dropped | instead, most, on_delta)
             except ModelError as error:
                 if error.kind != "bad_request":
                     raise
@@ -158,6 +169,7 @@ class ModelClient:
         tools: Sequence[Tool],
         schema: Mapping[str, Json] | None,
         extras: set[str],
+        most: int | None,
         on_delta: OnDelta | None,
     ) -> Reply:
         body: dict[str, Any] = {"model": name, "messages": list(messages), "stream": True}
@@ -165,6 +177,9 @@ class ModelClient:
             body["tools"] = [tool.to_openai() for tool in tools]
         if USAGE in extras:
             body["stream_options"] = {"include_usage": True}
+        for extra in (MOST, MOST_NEW):
+            if extra in extras:
+                body[extra] = most
         if SCHEMA in extras:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "delivery", "schema": schema}}
         if THINKING in extras:

@@ -35,12 +35,14 @@ class Usage:
     cached: int = 0
     calls: int = 0
     unknown: int = 0
+    micros: int = 0
+    """What it cost, in millionths of the budgets' currency; 0 where the model has no price."""
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.prompt + other.prompt, self.completion + other.completion, self.total + other.total,
             self.reasoning + other.reasoning, self.cached + other.cached, self.calls + other.calls,
-            self.unknown + other.unknown,
+            self.unknown + other.unknown, self.micros + other.micros,
         )  # fmt: skip
 
     def to_json(self) -> dict[str, Json]:
@@ -55,6 +57,8 @@ class Usage:
             out["cached_tokens"] = self.cached
         if self.unknown:
             out["calls_without_usage"] = self.unknown
+        if self.micros:
+            out["cost"] = self.micros / 1_000_000
         return out
 
     @classmethod

@@ -6,18 +6,13 @@ Guarantees: both languages have the same keys. Content of people and agents is n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
-Lang = Literal["en", "zh"]
+from protocol.envelope import WORDS as ENVELOPE
+from protocol.envelope import Lang as Lang
 
 _EN: Final[Mapping[str, str]] = {
-    "from": "From {name}: {kind}",
-    "task": "task",
-    "message": "message",
-    "completion report": "completion report",
-    "answer": "answer",
-    "leader": "leader",
-    "person": "person",
+    **ENVELOPE["en"],
     "goal": "Goal of the session:",
     "prompt": "Your task:",
     "input": "Input:",
@@ -37,6 +32,7 @@ _EN: Final[Mapping[str, str]] = {
     "broken_call": "This call was not run: {why}. Call it again with a JSON object as arguments.",
     "unknown_tool": "This call was not run: there is no tool {tool!r}. Known tools: {known}.",
     "not_run": "This call was not run: the turn that made it ended before.",
+    "stopped": "This call was stopped before it ended. What it did until then is not known.",
     "in_doubt": "The tool {tool} was called with {args}, and its worker died before the result was saved: nobody "
     "knows whether it ran, and it is not marked safe to repeat. Answer 'repeat' to run it (again), or give its result.",
     "repeat": "repeat",
@@ -56,13 +52,7 @@ counts and what is merged; you never coordinate others.
 """,
 }
 _ZH: Final[Mapping[str, str]] = {
-    "from": "来自 {name}：{kind}",
-    "task": "任务",
-    "message": "消息",
-    "completion report": "完成报告",
-    "answer": "答复",
-    "leader": "领导者",
-    "person": "用户",
+    **ENVELOPE["zh"],
     "goal": "会话目标：",
     "prompt": "你的任务：",
     "input": "输入：",
@@ -80,6 +70,7 @@ _ZH: Final[Mapping[str, str]] = {
     "broken_call": "这次调用没有运行：{why}。请用一个 JSON 对象作为参数重新调用。",
     "unknown_tool": "这次调用没有运行：没有名为 {tool!r} 的工具。已知工具：{known}。",
     "not_run": "这次调用没有运行：发起它的轮次已先结束。",
+    "stopped": "这次调用在结束前被停止。在此之前它做了什么，不得而知。",
     "in_doubt": "工具 {tool} 以参数 {args} 被调用，但它的工作进程在结果保存前就死了："
     "没人知道它是否已运行，而它没有被标记为可安全重复。请回答“重复”以（再次）运行，或直接给出它的结果。",
     "repeat": "重复",

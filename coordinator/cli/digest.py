@@ -24,8 +24,7 @@ def check_status(app: App, target: Target) -> None:
 
     async def work() -> dict[str, Any]:
         async with open_target(app, target) as opened:
-            assert opened.store is not None, "a state file is looked at elsewhere"
-            return await opened.store.inspector.session(opened.space)
+            return await opened.described()
 
     found = app.run(work())
     app.emit(found | {"space": found["session"]}, f"{session_text(found)}\n\n{counts(found['tasks'])}".rstrip())
@@ -37,13 +36,12 @@ def check_status(app: App, target: Target) -> None:
 @pass_app
 def generate_summary(app: App, target: Target, output: str) -> None:
     """Sum up a space: counts by event and agent, open, blocked and lost tasks, verdicts, progress."""
-    from coordinator.handmerge import read_all
+    from coordinator.merging import read_all
     from coordinator.summary import summarize
 
     async def work() -> dict[str, Any]:
         async with open_target(app, target) as opened:
-            assert opened.store is not None, "a state file is summed up elsewhere"
-            entries = await read_all(opened.store.log, opened.space)
+            entries = await read_all(opened.log, opened.space)
             return {"space": opened.space, **summarize(record for _, record in entries)}
 
     found = app.run(work())
@@ -68,14 +66,12 @@ def merge_outputs(app: App, target: Target, output: str, dry_run: bool, force: b
     """
     from coordinator.handmerge import ByHand, merge_by_hand
     from protocol.errors import MergeRefused
-    from protocol.stores.redis_artifacts import Artifacts
 
     async def work() -> ByHand:
         async with open_target(app, target) as opened:
-            assert opened.store is not None, "a state file is merged elsewhere"
-            store = opened.store
-            artifacts = Artifacts(store.client, store.keys, store.scripts)
-            return await merge_by_hand(store.log, artifacts, opened.space, force=force, dry_run=dry_run)
+            return await merge_by_hand(
+                opened.log, opened.artifacts, opened.roles, opened.space, force=force, dry_run=dry_run
+            )
 
     try:
         done = app.run(work())

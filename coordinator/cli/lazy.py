@@ -41,7 +41,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "skills": (FLEET, "skills:skills", "List, check, make or run skills."),
     "session": (FLEET, "sessions:session", "List, show, cancel, rename … sessions."),
     "task": (FLEET, "tasks:task", "Settle a task that is blocked or lost."),
+    "agents": (FLEET, "agents:agents", "List the agents of a session and how they are."),
+    "agent": (FLEET, "agents:agent", "End an agent."),
     "answer": (FLEET, "tasks:answer", "Answer a question that an agent asked."),
+    "message": (FLEET, "agents:message", "Send a message to an agent."),
+    "say": (FLEET, "agents:say", "Speak up in a session."),
     "config": (FLEET, "doctor:config", "Show the settings in force."),
     "doctor": (FLEET, "doctor:doctor", "Find what is wrong with this installation or fleet."),
 }

@@ -112,13 +112,18 @@ async def print_following(app: App, opened: Opened, since: str, wanted: Any, *, 
     """One record a line, for ever: ``{"entry", "record"}`` or, for people, a sentence."""
     from coordinator.cli.app import dump
     from coordinator.cli.render import record_line
-    from coordinator.follow import follow
+    from coordinator.follow import follow, follow_file
+    from protocol.stores.jsonfile import JsonFile
 
-    assert opened.store is not None, "a state file is followed elsewhere"
-    store = opened.store
-    async for entry, record in follow(
-        store.log, store.blocking, store.keys, opened.space, since=since, wanted=wanted, tell=app.note
-    ):
+    if isinstance(opened.log, JsonFile):
+        records = follow_file(opened.log, opened.space, since=since, wanted=wanted)
+    else:
+        assert opened.store is not None, "a log on the server comes with its store"
+        store = opened.store
+        records = follow(
+            opened.log, store.blocking, store.keys, opened.space, since=since, wanted=wanted, tell=app.note
+        )
+    async for entry, record in records:
         found = record.to_json()
         value = {"entry": entry, "record": found}
         app.line(value, dump(value) if as_json else record_line(entry, found))

@@ -43,6 +43,8 @@ class Run:
 @click.option("--verify", default="", metavar="ROLE", help="A verifier role for the delivery (flow solo).")
 @click.option("--input", "given", metavar="JSON", help="The task's input (flow solo), - for stdin.")
 @click.option("--model", "models", multiple=True, metavar="ROLE=KEY", help="Another model for a role, in this run.")
+@click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="The most tokens that it may use.")
+@click.option("--budget-money", type=click.FloatRange(0, min_open=True), metavar="X", help="The most that it may cost.")
 @click.option("--title", default="", help="A title instead of the goal's first line.")
 @click.option("--follow", is_flag=True, help="Show every record as it arrives.")
 @click.option("--detach", is_flag=True, help="Only start it; print its id.")
@@ -58,6 +60,8 @@ def run(
     verify: str,
     given: str | None,
     models: tuple[str, ...],
+    budget_tokens: int | None,
+    budget_money: float | None,
     title: str,
     follow: bool,
     detach: bool,
@@ -90,6 +94,7 @@ def run(
         verify=verify,
         input=_input(given),
         models=_models(models),
+        guards=budget_guards(budget_tokens, budget_money),
         policy=app.settings.lost_policy,
         title=title,
     )
@@ -245,6 +250,12 @@ async def _finish(app: App, made: Run, outcome: Outcome, artifacts: Any) -> None
     for row in outcome.missing[:20]:
         if isinstance(row, dict):
             app.note(f"  missing {plain(row.get('task'))}: {plain(row.get('reason'))}")
+
+
+def budget_guards(tokens: int | None, money: float | None) -> dict[str, int | float]:
+    """A session's guards from the budget options."""
+    given: dict[str, int | float | None] = {"tokens": tokens, "money": money}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _models(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -88,12 +88,18 @@ def cancel(app: App, session_id: str, why: str, who: str) -> None:
 
 @session.command("resume", short_help="Lead it on after a finish.")
 @click.argument("session_id", metavar="ID")
+@click.option("--budget-tokens", type=click.IntRange(1), metavar="N", help="The most tokens from now on.")
+@click.option("--budget-money", type=click.FloatRange(0, min_open=True), metavar="X", help="The most it may cost.")
 @click.option("--why", default="", help="The reason, for the record.")
 @click.option("--as", "who", default="", metavar="NAME", help="Who you are on record. Default: your login.")
 @pass_app
-def resume(app: App, session_id: str, why: str, who: str) -> None:
-    """Lead a finished session on: what was settled since is taken up and merged again."""
-    _deed(app, session_id, "resume", why, who)
+def resume(
+    app: App, session_id: str, budget_tokens: int | None, budget_money: float | None, why: str, who: str
+) -> None:
+    """Lead a finished session on: what was settled since is taken up and merged again. Its guards count anew."""
+    from coordinator.cli.run import budget_guards
+
+    _deed(app, session_id, "resume", why, who, budget_guards(budget_tokens, budget_money))
 
 
 @session.command("archive", short_help="Hide it from the list.")
@@ -116,11 +122,18 @@ def rename(app: App, session_id: str, title: str) -> None:
     _meta(app, session_id, {"title": line})
 
 
-def _deed(app: App, session_id: str, action: Literal["cancel", "resume"], why: str, who: str) -> None:
+def _deed(
+    app: App,
+    session_id: str,
+    action: Literal["cancel", "resume"],
+    why: str,
+    who: str,
+    guards: dict[str, int | float] | None = None,
+) -> None:
     async def work() -> dict[str, Any]:
         async with open_target(app, Target(session_id)) as opened:
             assert opened.store is not None, "sessions live in a fleet"
-            done = await opened.store.person(who).session(opened.space, action, why)
+            done = await opened.store.person(who).session(opened.space, action, why, guards)
             return done.to_json()
 
     done = app.run(work())
@@ -147,6 +160,16 @@ def session_text(found: dict[str, Any]) -> str:
         head.append(f"flow {found['flow']}, {found['records']} records, started {clock(found['created_ms'] / 1000)}")
     rows = [(t["task"], t["state"], t["attempt"], t["role"], t["owner"]) for t in found["task_list"]]
     parts = ["\n".join(head), table(("task", "state", "attempt", "role", "held by"), rows) or "no task yet"]
+    used = found["usage"]
+    if used["by"]:
+        heads = ("role", "model", "calls", "prompt tokens", "answer tokens", "cost")
+        by = [
+            (u["role"], u["model"], u["calls"], u["prompt_tokens"], u["completion_tokens"], u.get("cost", ""))
+            for u in used["by"]
+        ]
+        total = f"{used['total_tokens']} tokens used" + (f", cost {used['cost']:g}" if used["cost"] else "")
+        limits = ", ".join(f"{used['budget'][name]:g} {name}" for name in ("tokens", "money") if name in used["budget"])
+        parts.append(f"{total}{f' (budget: {limits})' if limits else ''}\n{table(heads, by)}")
     waits = found["waiting_for_person"]
     if waits:
         shown = [(w["task"], w["state"], w.get("reason", ""), w["mend"]) for w in waits]

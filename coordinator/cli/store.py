@@ -18,18 +18,25 @@ from typing import Any, TypeVar
 import click
 
 from coordinator.cli.app import App
-from coordinator.inspector import Inspector, SpaceLog
+from coordinator.inspector import Inspector
 from coordinator.person import Person
+from coordinator.spaceview import describe
 from protocol.errors import ConfigError, StoreUnreachable
 from protocol.keys import Keys
 from protocol.kit import embedded
 from protocol.kit.settings import Settings
+from protocol.ports import Areas, ArtifactStore, KnownRoles
+from protocol.record import is_name
 from protocol.stores.client import Client, connect, guard
+from protocol.stores.file_areas import FileAreas, FolderArtifacts
+from protocol.stores.jsonfile import JsonFile
+from protocol.stores.redis_artifacts import Artifacts
 from protocol.stores.redis_dispatch import RoleStreams
 from protocol.stores.redis_log import RedisLog
 from protocol.stores.redis_roles import Roles
 from protocol.stores.redis_wake import Wake
 from protocol.stores.redis_workers import Workers
+from protocol.stores.redis_workspaces import RedisAreas
 from protocol.stores.scripts import Scripts
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,9 +92,9 @@ def server_url(app: App, *, start: bool = False) -> str:
 
 
 @asynccontextmanager
-async def open_store(app: App, *, start: bool = False) -> AsyncIterator[Store]:
-    """The fleet's store, proved to answer. Raises StoreError or ConfigError."""
-    url = server_url(app, start=start)
+async def open_store(app: App, *, start: bool = False, url: str = "") -> AsyncIterator[Store]:
+    """The fleet's store (at ``url`` where that is known), proved to answer. Raises StoreError or ConfigError."""
+    url = url or server_url(app, start=start)
     client = connect(url, pool=8)
     blocking = connect(url, answer_timeout_s=FOLLOW_TIMEOUT_S, pool=1)
     try:
@@ -120,13 +127,32 @@ class Target:
     state: Path | None = None
 
 
+class NoRoles:
+    """Without a fleet no role was ever published."""
+
+    async def all(self) -> dict[str, dict[str, Any]]:
+        return {}
+
+
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """An opened target: the log and the name of the space in it. ``store`` is None on a file."""
+    """An opened target: the log, the name of the space in it, and what stands beside the log. ``store`` is None on a
+    state file."""
 
-    log: SpaceLog
+    log: RedisLog | JsonFile
     space: str
     store: Store | None
+    artifacts: ArtifactStore
+    areas: Areas
+    roles: KnownRoles
+
+    async def described(self) -> dict[str, Any]:
+        """The space as ``check-status`` shows it."""
+        if self.store is not None:
+            return await self.store.inspector.session(self.space)
+        states = await self.log.task_states(self.space)
+        usage = {"by": [], "total_tokens": 0, "cost": 0.0, "budget": {}}
+        return await describe(self.log, self.space, states) | {"usage": usage}
 
 
 def target_options(command: F) -> F:
@@ -154,16 +180,30 @@ def target_options(command: F) -> F:
 async def open_target(app: App, target: Target, *, must_exist: bool = True) -> AsyncIterator[Opened]:
     """Open what ``--space``, ``--session`` or ``--state`` named. Raises ConfigError for a space that is not there."""
     if target.state is not None:
-        raise ConfigError(
-            f"--state {str(target.state)!r}: state files are not part of this version", mend="use --space NAME"
-        )
-    async with open_store(app) as store:
+        file = JsonFile(target.state)
+        yield Opened(file, file.name(), None, FolderArtifacts(file), FileAreas(file), NoRoles())
+        return
+    try:
+        url = server_url(app)
+    except StoreUnreachable as error:
+        beside = state_path(app, target.space) if is_name(target.space) else None
+        if beside is not None and beside.exists():
+            error.mend += f"; or did you mean --state state/{beside.name}?"
+        raise
+    async with open_store(app, url=url) as store:
         space = target.space or await store.inspector.last_session()
         if must_exist and not await store.log.exists(space):
             raise ConfigError(
                 f"there is no space {space!r}", mend="`rolecall list-tasks` lists them, `create-task-space` makes one"
             )
-        yield Opened(store.log, space, store)
+        artifacts = Artifacts(store.client, store.keys, store.scripts)
+        areas = RedisAreas(store.client, store.keys, store.log)
+        yield Opened(store.log, space, store, artifacts, areas, store.roles)
+
+
+def state_path(app: App, name: str) -> Path:
+    """Where ``create-task-space`` keeps a space without a server."""
+    return app.cwd / "state" / f"{name}.json"
 
 
 def person_name(given: str = "") -> str:

@@ -4,11 +4,12 @@ Guarantees: the same view gives the same command; a dispatch stays below the lim
 results travel by reference. Pure.
 
 What a dispatch carries in ``detail``: role, attempt, agent, session's ``goal``, ``prompt``, ``input``, ``prefix``,
-``plan_index`` and, where they apply, title, task_type, output_schema, merge_key, model, ``verifies``, ``results``:
-``{task: {"result": …} | {"artifact": {…}} | {"$ref": {"task": …, "entry": …}}}``. A worker resolves a ``$ref`` by
-reading that entry of the session's log (``detail.result`` there, or ``detail.artifact``; of a verdict the fields
-verdict, verifies, reasons, result) and then puts results in place of every ``{"$result": task, "path": "a.b.0"}`` in
-``input`` (``path`` is optional). The results also follow the prompt, as fenced data.
+``plan_index`` and, where they apply, ``budget`` (the session's: tokens, money, epoch), title, task_type, output_schema,
+merge_key, model, ``verifies``, ``results``: ``{task: {"result": …} | {"artifact": {…}} | {"$ref": {"task": …, "entry":
+…}}}``. A worker resolves a ``$ref`` by reading that entry of the session's log (``detail.result`` there, or
+``detail.artifact``; of a verdict the fields verdict, verifies, reasons, result) and then puts results in place of every
+``{"$result": task, "path": "a.b.0"}`` in ``input`` (``path`` is optional). The results also follow the prompt, as
+fenced data.
 """
 
 from __future__ import annotations
@@ -59,8 +60,7 @@ def assign(view: View, name: str, agents: dict[str, int]) -> Assign:
         detail["input"] = spec.input
     if spec.output_schema is not None:
         detail["output_schema"] = spec.output_schema
-    if model := model_of(view, role):
-        detail["model"] = model
+    detail |= terms(view, role)
     if spec.verifies:
         _add_verified(view, spec, detail)
     if spec.depends_on:
@@ -73,6 +73,16 @@ def next_agent(view: View, role: str, agents: dict[str, int]) -> str:
     """A new agent's name: ``<role>_<k>``, counted per role."""
     number = agents[role] = max(agents.get(role, 0), view.agents.get(role, 0)) + 1
     return f"{role[:AGENT_MAX]}_{number}"
+
+
+def terms(view: View, role: str) -> dict[str, Json]:
+    """What every dispatch says of how its role may work: the run's model for it, the session's budget."""
+    out: dict[str, Json] = {}
+    if model := model_of(view, role):
+        out["model"] = model
+    if budget := view.guards.budget(view.resumes):
+        out["budget"] = budget
+    return out
 
 
 def model_of(view: View, role: str) -> str:

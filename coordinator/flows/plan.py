@@ -122,10 +122,13 @@ def _check_tiers(roles: Mapping[str, Mapping[str, Json]], proposer: str, tasks: 
 def _guard(view: View) -> Decide | None:
     """The guard that trips while there is still something to do."""
     graph = view.graph
+    if view.over:
+        return _trip(view, view.over, "a model call was refused: the session's budget is used up")
     if view.planned and not (graph.moving or graph.ready or graph.to_pend or view.proposals):
         return None
-    _, tokens, ms = view.since
-    tripped = view.guards.tripped(tokens=view.tokens - tokens, ms=view.last_ms - ms)
+    _, tokens, ms, micros = view.since
+    used = view.tokens - tokens, view.micros - micros
+    tripped = view.guards.tripped(tokens=used[0], micros=used[1], ms=view.last_ms - ms)
     return _trip(view, *tripped) if tripped else None
 
 

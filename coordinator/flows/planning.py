@@ -10,7 +10,7 @@ from typing import Final
 
 from coordinator import planfile
 from coordinator.commands import Assign, Command, Decide, Finish, Pend
-from coordinator.flows.dispatch import GOAL_MAX, model_of, next_agent
+from coordinator.flows.dispatch import GOAL_MAX, next_agent, terms
 from coordinator.view import PLANNER_PREFIX, TaskView, View
 from protocol.errors import PlanRefused
 from protocol.record import Json
@@ -78,8 +78,7 @@ def _assign(view: View, name: str, task: TaskView | None, role: str, refused: li
         "input": {"goal": view.goal, "roles": _candidates(view), "refused": list(refused)},
         "output_schema": dict(planfile.SCHEMA),
     }
-    if model := model_of(view, role):
-        detail["model"] = model
+    detail |= terms(view, role)
     return Assign(name, attempt, role, agent, detail, view.session, f"{name} goes to {agent} (attempt {attempt})")
 
 

@@ -72,7 +72,19 @@ TABLE: tuple[Metric, ...] = (
         (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600),
     ),
     Metric("rolecall_workers", "gauge", "Worker processes by what they look like", ("role", "state")),
-    Metric("rolecall_model_tokens_total", "counter", "Tokens sent to and received from models", ("model", "direction")),
+    Metric("rolecall_model_calls_total", "counter", "Answers of models", ("role", "model")),
+    Metric(
+        "rolecall_model_tokens_total",
+        "counter",
+        "Tokens sent to and received from models",
+        ("role", "model", "direction"),
+    ),
+    Metric(
+        "rolecall_model_cost_total",
+        "counter",
+        "What model calls cost, by the prices of the models list and in their currency",
+        ("role", "model"),
+    ),
 )
 
 

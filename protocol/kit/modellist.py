@@ -25,7 +25,8 @@ class ModelEntry:
 
     ``model`` is the name that the endpoint knows; empty means the first that it lists. ``base_url`` None is the client
     library's own default. ``thinking`` is merged into the request's body when thinking is on. Limits are per minute and
-    shared by all hosts; prices are per million tokens, in whatever currency the budgets are.
+    shared by all hosts; ``max_output_tokens`` is the most that one answer may have (None: the endpoint's own limit);
+    prices are per million tokens, in whatever currency the budgets are.
     """
 
     key: str
@@ -37,12 +38,13 @@ class ModelEntry:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrent: int | None = None
+    max_output_tokens: int | None = None
     price_input: float | None = None
     price_output: float | None = None
     api_key: str | None = field(default=None, repr=False)
 
 
-_WHOLE = ("context_window", "requests_per_minute", "tokens_per_minute", "concurrent")
+_WHOLE = ("context_window", "requests_per_minute", "tokens_per_minute", "concurrent", "max_output_tokens")
 _PRICE = ("price_input", "price_output")
 _KNOWN = tuple(entry.name for entry in fields(ModelEntry) if entry.name != "api_key")
 

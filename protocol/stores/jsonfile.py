@@ -72,15 +72,26 @@ class JsonFile:
         ledger = self._of(space)
         return {**ledger.meta, "n": str(len(ledger.rows))}
 
+    async def set_meta(self, space: str, values: Mapping[str, str]) -> None:
+        def put(ledger: Ledger) -> tuple[None, bool]:
+            before = dict(ledger.meta)
+            ledger.meta |= values
+            return None, ledger.meta != before
+
+        await self.change(space, put)
+
     async def append(self, space: str, records: Sequence[Record], *, owner: str = "") -> list[Appended]:
         """Append any number of records in one replace, one outcome each; a refusal leaves a violation."""
 
         def add(ledger: Ledger) -> tuple[list[Appended], bool]:
             before = ledger.last
-            out = ledger.admit(records, owner=owner, now_ms=self.now(), most=self._most)
-            return out, ledger.last != before
+            return self.admit(ledger, records, owner=owner), ledger.last != before
 
         return await self.change(space, add)
+
+    def admit(self, ledger: Ledger, records: Sequence[Record], *, owner: str = "") -> list[Appended]:
+        """Append to a space that ``change`` has in hand."""
+        return ledger.admit(records, owner=owner, now_ms=self.now(), most=self._most)
 
     async def append_step(self, space: str, records: Sequence[Record]) -> Step:
         """Append all records or none."""

@@ -8,13 +8,12 @@ an hour goes by itself. Never overwrites: the same content is the same artifact.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Final
 
 from protocol.errors import FenceLost, StoreError, StoreFull
 from protocol.keys import Keys
+from protocol.ports import ArtifactRef as ArtifactRef  # its first home: imported from here as well
 from protocol.ports import Dispatch
-from protocol.record import Json
 from protocol.stores.client import Client, awaited, guard
 from protocol.stores.scripts import Scripts
 
@@ -22,17 +21,6 @@ CHUNK: Final = 1024 * 1024
 ARTIFACT_MAX_BYTES: Final = 16 * CHUNK
 SPACE_MAX_BYTES: Final = 256 * CHUNK
 UNNAMED_TTL_MS: Final = 3_600_000
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactRef:
-    """What a record's ``detail.artifact`` says: the SHA-256 in hex, and the size in bytes."""
-
-    sha256: str
-    size: int
-
-    def to_json(self) -> dict[str, Json]:
-        return {"sha256": self.sha256, "size": self.size}
 
 
 class Artifacts:

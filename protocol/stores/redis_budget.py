@@ -36,11 +36,11 @@ class Limits:
         given = dispatch.detail.get("budget")
         if not isinstance(given, dict):
             return cls()
-        tokens, money, epoch = given.get("tokens"), given.get("money"), given.get("epoch")
+        tokens, money, epoch = (_number(given.get(name)) for name in ("tokens", "money", "epoch"))
         return cls(
-            tokens=int(tokens) if _is_number(tokens) else None,
-            micros=round(money * MICROS) if _is_number(money) else None,
-            epoch=int(epoch) if _is_number(epoch) else 0,
+            tokens=None if tokens is None else int(tokens),
+            micros=None if money is None else round(money * MICROS),
+            epoch=int(epoch or 0),
         )
 
     def __bool__(self) -> bool:
@@ -60,8 +60,8 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The answer. ``ok``: ``answer`` tokens; ``wait``: others hold what is left; ``over``: the limit named ``limit``
-    is used up (``used`` of ``most``, tokens or millionths); ``lost``: the attempt is no longer the owner's (``why``)."""
+    """The answer. ``ok``: ``answer`` tokens; ``wait``: others hold what is left; ``over``: the limit named ``limit`` is
+    used up (``used`` of ``most``, tokens or millionths); ``lost``: the attempt is the owner's no more (``why``)."""
 
     outcome: Literal["ok", "wait", "over", "lost"]
     answer: int = 0
@@ -149,5 +149,5 @@ class Budgets:
         return [UsedRow(role, model, **fields) for (role, model), fields in sorted(rows.items())]
 
 
-def _is_number(value: Json) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+def _number(value: Json) -> float | None:
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None

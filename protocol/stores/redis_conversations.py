@@ -8,8 +8,7 @@ it enters the conversation. Never edits or removes an entry. Refuses by name wha
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, cast
 
 import orjson
 
@@ -47,8 +46,7 @@ class RedisConversations:
 
     def open(self, dispatch: Dispatch) -> RedisConversation:
         """The conversation of ``dispatch.agent``, for this attempt alone. Touches nothing yet."""
-        keys = self._keys.space(dispatch.space)
-        return RedisConversation(self._client, self._scripts, keys, dispatch, max_bytes=self._max_bytes)
+        return RedisConversation(self._client, self._scripts, self._keys, dispatch, max_bytes=self._max_bytes)
 
     async def read(self, space: str, agent: str) -> Loaded:
         """All that is saved of one agent; no fence. An agent without a conversation is an empty one."""
@@ -59,6 +57,35 @@ class RedisConversations:
         with guard("agents"):
             found: dict[bytes, bytes] = await awaited(self._client.hgetall(self._keys.space(space).agents))
         return {name.decode(): int(number) for name, number in found.items()}
+
+    async def meta(self, space: str, agent: str) -> tuple[dict[str, Json], int]:
+        """An agent's metadata and the number of messages in its mailbox; no fence."""
+        keys = self._keys.space(space)
+        with guard("agent meta"):
+            async with self._client.pipeline(transaction=False) as pipe:
+                pipe.hgetall(keys.conv_meta(check_name(agent, "agent")))
+                pipe.xlen(keys.mailbox(agent))
+                found, waiting = await pipe.execute()
+        return {name.decode(): orjson.loads(value) for name, value in found.items()}, waiting
+
+    async def mail(self, space: str, agent: str, limit: int = MAILBOX_MAX) -> tuple[Mail, ...]:
+        """What lies in a mailbox; it stays there."""
+        return await _mail(self._client, self._keys.space(space), check_name(agent, "agent"), limit)
+
+    async def count_word(self, space: str) -> int:
+        """The number of the next thing that a person says in the space; the goal of a session was the first."""
+        with guard("count word"):
+            return 1 + int(await awaited(self._client.hincrby(self._keys.space(space).meta, "words", 1)))
+
+    async def mark(self, space: str, agent: str, meta: Mapping[str, Json]) -> bool:
+        """Set metadata of an agent without a fence, for people; False where it has no conversation."""
+        key = self._keys.space(space).conv_meta(check_name(agent, "agent"))
+        fields = {name: orjson.dumps(value) for name, value in meta.items() if name not in _OWN}
+        with guard("mark"):
+            if not await self._client.exists(key):
+                return False
+            await awaited(self._client.hset(key, mapping=cast("Any", fields)))
+            return True
 
     async def post(self, space: str, agent: str, mail: Mail) -> bool:
         """Put a message into a mailbox; False where one with this id lies there already. StoreFull when it is full."""
@@ -81,22 +108,27 @@ class RedisConversations:
         return bool(word == "ok")
 
 
-@dataclass(frozen=True, slots=True)
 class RedisConversation:
     """One agent's conversation in the hands of one attempt (see ``protocol.ports.Conversation``)."""
 
-    _client: Client
-    _scripts: Scripts
-    _keys: SpaceKeys
-    _dispatch: Dispatch
-    max_bytes: int = CONVERSATION_MAX_BYTES
-
-    def __post_init__(self) -> None:
-        check_name(self._dispatch.agent, "agent")
+    def __init__(
+        self, client: Client, scripts: Scripts, keys: Keys, dispatch: Dispatch, *,
+        max_bytes: int = CONVERSATION_MAX_BYTES,
+    ) -> None:  # fmt: skip
+        check_name(dispatch.agent, "agent")
+        self._client = client
+        self._scripts = scripts
+        self._keys = keys.space(dispatch.space)
+        self._counter = keys.agent_ids
+        self._dispatch = dispatch
+        self._numbered = False
+        self.max_bytes = max_bytes
 
     async def load(self) -> Loaded:
         """All that is saved."""
-        return await _load(self._client, self._keys, self._dispatch.agent)
+        loaded = await _load(self._client, self._keys, self._dispatch.agent)
+        self._numbered = "agent_id" in loaded.meta
+        return loaded
 
     async def write(
         self,
@@ -116,12 +148,13 @@ class RedisConversation:
         args.append(len(fields))
         for name, value in fields.items():
             args += [name, orjson.dumps(value)]
-        args += taken
+        args += [await self._number(), *taken]
         agent = made.agent
         slots = [keys.tasks, keys.conv(agent), keys.conv_meta(agent), keys.mailbox(agent), keys.agents]
         answer = await self._scripts.run("converse", slots, args)
         word = answer[0].decode()
         if word == "ok":
+            self._numbered = True
             return int(answer[2])
         if word == "lost":
             why = answer[1].decode()
@@ -140,13 +173,31 @@ class RedisConversation:
             retryable=True,
         )
 
+    async def _number(self) -> int | str:
+        """A number for an agent that has none: one of a kind in the store. Some stay unused where a write fails."""
+        if self._numbered:
+            return ""
+        with guard("number"):
+            known = await awaited(self._client.hexists(self._keys.agents, self._dispatch.agent))
+            return "" if known else int(await self._client.incr(self._counter))
+
+    async def close(
+        self, first: int, entries: Sequence[tuple[str, Mapping[str, Json]]], *, meta: Mapping[str, Json] | None = None
+    ) -> bool:
+        """The last words of an attempt whose task was cancelled; False where nothing was saved."""
+        made, keys = self._dispatch, self._keys
+        args: list[Arg] = [made.task, made.attempt, first, len(entries)]
+        for kind, body in entries:
+            args += [kind, orjson.dumps(body)]
+        for name, value in (meta or {}).items():
+            if name not in _OWN:
+                args += [name, orjson.dumps(value)]
+        answer = await self._scripts.run("close", [keys.tasks, keys.conv(made.agent), keys.conv_meta(made.agent)], args)
+        return bool(answer[0] == b"ok")
+
     async def mail(self, limit: int = 100) -> tuple[Mail, ...]:
         """The oldest messages in the mailbox; they stay there until a write takes them."""
-        with guard("mail"):
-            found: list[tuple[bytes, dict[bytes, bytes]]] = await awaited(
-                self._client.xrange(self._keys.mailbox(self._dispatch.agent), count=limit)
-            )
-        return tuple(Mail(id=f[b"i"].decode(), entry=entry.decode(), **orjson.loads(f[b"d"])) for entry, f in found)
+        return await _mail(self._client, self._keys, self._dispatch.agent, limit)
 
 
 async def _load(client: Client, keys: SpaceKeys, agent: str) -> Loaded:
@@ -166,6 +217,12 @@ async def _load(client: Client, keys: SpaceKeys, agent: str) -> Loaded:
         meta={name.decode(): orjson.loads(value) for name, value in meta.items()},
         mail=waiting,
     )
+
+
+async def _mail(client: Client, keys: SpaceKeys, agent: str, limit: int) -> tuple[Mail, ...]:
+    with guard("mail"):
+        found: list[tuple[bytes, dict[bytes, bytes]]] = await awaited(client.xrange(keys.mailbox(agent), count=limit))
+    return tuple(Mail(id=f[b"i"].decode(), entry=entry.decode(), **orjson.loads(f[b"d"])) for entry, f in found)
 
 
 def _entry(entry: bytes, fields: Mapping[bytes, bytes]) -> Saved:

@@ -17,7 +17,7 @@ from protocol.ports import Step as Step  # its first home: imported from here as
 from protocol.record import Record
 from protocol.stores.client import Client, awaited, guard
 from protocol.stores.scripts import Arg, Scripts
-from protocol.stores.wire import packed, record_of, record_of_map, space_keys
+from protocol.stores.wire import SEPARATOR, packed, record_of, record_of_map, space_keys
 from protocol.tasks import TaskState, unpack
 
 BATCH_MAX: Final = 100
@@ -132,6 +132,16 @@ class RedisLog:
                 continue
             out[at].extend(_outcome(a) for a in answer)
         return out
+
+    async def append_with_file(self, space: str, record: Record, file: bytes) -> Appended:
+        """Append a record and, in the same step, write the file of a workspace that it tells of: ``file`` is the JSON
+        list [area, path, text]. Refused, neither is there but a violation."""
+        keys, args = self._call(space, [record], "", mode="batch")
+        packed_record = cast("bytes", args[-1])
+        answer = await self._scripts.run("append", keys, [*args[:-1], packed_record + SEPARATOR + file])
+        if answer == b"NOSPACE":
+            raise no_such_space(space)
+        return _outcome(answer[0])
 
     async def append_step(self, space: str, records: Sequence[Record], *, term: int = 0, holder: str = "") -> Step:
         """Append all records or none. With ``holder`` the lease's term is checked as well; a record whose identity is

@@ -113,11 +113,11 @@ def test_an_answer_goes_to_the_agent_that_asked_and_only_the_first_counts(cli: C
     ask(cli, app)
     waits = cli("check-status", "--space", SPACE, "--json").json["waiting_for_person"]
     assert waits[0]["question"] == "ASK_reader_001"
-    done = cli("answer", "ASK_reader_001", "用第二版", "--space", SPACE, "--json").json
+    done = cli("answer", "ASK_reader_001", "用第二版", "--space", SPACE, "--as", "person_li", "--json").json
     assert (done["attempt"], done["role"]) == (3, "reader")
     assigned = cli("read-records", "--space", SPACE, "--event", "task_assigned").json["records"][-1]
     assert assigned["detail"]["agent"] == "reader_1"
-    assert assigned["detail"]["answer"] == {"question": "ASK_reader_001", "text": "用第二版"}
+    assert assigned["detail"]["answer"] == {"question": "ASK_reader_001", "text": "用第二版", "by": "person_li"}
     late = cli("answer", "ASK_reader_001", "用第一版", "--space", SPACE, expect=1)
     assert "not open" in late.err
 

@@ -169,9 +169,11 @@ def as_typed(run: Run) -> list[str]:
 
 
 def told(lines: list[str]) -> set[str]:
-    """What is told, up to numbers, names of processes, which task was hit, and the order of arrival."""
+    """What is told, up to numbers, names of processes, which tasks were hit, and the order of arrival."""
     out = set()
     for line in lines:
+        if line.endswith(" too"):  # how many tasks the killed worker held is chance
+            continue
         line = re.sub(r"\S+@\S+?:\d+:\w+", "WORKER", line)
         line = re.sub(r"\b(bandit|security|bugs)-\d+\.verify", "TASK", line)
         line = re.sub(r", \d+\.\d s after the kill", "", line)

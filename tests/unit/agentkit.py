@@ -36,6 +36,7 @@ class Store:
     owner: str = "w@h:1:a"
     attempt: int = 1
     writes: int = 0
+    cancelled: bool = False
 
     def kinds(self) -> list[str]:
         return [entry.kind for entry in self.entries]
@@ -61,8 +62,8 @@ class MemoryConversation:
         taken: Sequence[str] = (),
     ) -> int:
         made = self.dispatch
-        if (self.store.attempt, self.store.owner) != (made.attempt, made.owner):
-            raise FenceLost("superseded_attempt")
+        if self.store.cancelled or (self.store.attempt, self.store.owner) != (made.attempt, made.owner):
+            raise FenceLost("cancelled" if self.store.cancelled else "superseded_attempt")
         self.store.writes += 1
         if self.store.writes == self.kill_at:
             raise Killed
@@ -73,6 +74,19 @@ class MemoryConversation:
         self.store.meta |= meta or {}
         self.store.mailbox = [mail for mail in self.store.mailbox if mail.entry not in taken]
         return len(self.store.mailbox)
+
+    async def close(
+        self, first: int, entries: Sequence[tuple[str, Mapping[str, Json]]], *, meta: Mapping[str, Json] | None = None
+    ) -> bool:
+        made, store = self.dispatch, self.store
+        if not store.cancelled or store.attempt != made.attempt or first != len(store.entries) + 1:
+            return False
+        store.entries += [
+            Saved(first + at, kind, made.task, made.attempt, 0, copy.deepcopy(dict(body)))
+            for at, (kind, body) in enumerate(entries)
+        ]
+        store.meta |= meta or {}
+        return True
 
     async def mail(self, limit: int = 100) -> tuple[Mail, ...]:
         return tuple(self.store.mailbox[:limit])
@@ -90,6 +104,7 @@ class ScriptedModel:
         self.asked: list[list[dict[str, Json]]] = []
         self.schemas: list[Mapping[str, Json] | None] = []
         self.thinking: list[bool] = []
+        self.most: list[int | None] = []
 
     async def complete(
         self,
@@ -98,9 +113,11 @@ class ScriptedModel:
         tools: Sequence[Tool] = (),
         schema: Mapping[str, Json] | None = None,
         thinking: bool = False,
+        most: int | None = None,
         on_delta: OnDelta | None = None,
     ) -> Reply:
         strict(messages)
+        self.most.append(most)
         self.asked.append(copy.deepcopy([dict(each) for each in messages]))
         self.schemas.append(schema)
         self.thinking.append(thinking)

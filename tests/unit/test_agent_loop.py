@@ -31,7 +31,8 @@ async def test_the_last_message_is_the_result_and_usage_is_on_record() -> None:
     assert isinstance(outcome, Delivered)
     assert outcome.detail["result"] == "结论：可行"
     assert outcome.detail["usage"] == {
-        "calls": 2, "prompt_tokens": 30, "completion_tokens": 10, "total_tokens": 40, "model": "main"
+        "calls": 2, "prompt_tokens": 30, "completion_tokens": 10, "total_tokens": 40, "model": "main", "attempt": 1,
+        "task": {"calls": 2, "total_tokens": 40},
     }  # fmt: skip
     assert outcome.detail["evidence"] == {"tool_runs": [{"tool": "look", "call": "c1", "ok": True}], "count": 1}
     assert outcome.detail["model"]["name"] == "words-1-real"

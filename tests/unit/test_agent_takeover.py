@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
+
 import pytest
 
 from protocol.ports import Delivered, Parked
+from protocol.record import Json
 from tests.unit.agentkit import CountedTools, Killed, ScriptedModel, Store, calls, run, says
+from workers.tools import ToolResult
 
 THREE = calls(("c1", "pay", {"what": "甲"}), ("c2", "look", {"what": "乙"}), ("c3", "pay", {"what": "丙"}))
 WRITES = 12
@@ -59,7 +64,8 @@ async def test_killed_in_the_model_call_costs_that_call_and_nothing_else() -> No
     outcome = await run(store, model, attempt=2)
     assert isinstance(outcome, Delivered)
     assert [each["role"] for each in model.asked[0]] == ["system", "user", "assistant", "tool"]
-    assert outcome.detail["usage"]["calls"] == 2
+    usage = outcome.detail["usage"]
+    assert (usage["attempt"], usage["calls"], usage["task"]["calls"]) == (2, 1, 2), "its own, and the task's with it"
 
 
 async def test_the_word_repeat_runs_a_doubtful_call_again() -> None:
@@ -115,7 +121,41 @@ async def test_calls_that_a_cancelled_task_left_open_get_one_result_each() -> No
     assert after.runs == {}
     results = [each for each in model.asked[0] if each["role"] == "tool"]
     assert [each["tool_call_id"] for each in results] == ["c1", "c2", "c3"]
-    assert all("not run" in each["content"] for each in results)
+    assert ["not run" in each["content"] for each in results] == [False, True, True], "the first may have run"
+
+
+async def test_a_turn_that_is_stopped_by_a_cancelled_task_closes_its_open_calls() -> None:
+    store, running = Store(), asyncio.Event()
+
+    class Slow(CountedTools):
+        async def call(self, name: str, args: Mapping[str, Json]) -> ToolResult:
+            running.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    asked = calls(("c1", "pay", {"what": "甲"}), ("c2", "pay", {"what": "乙"}))
+    turn = asyncio.create_task(run(store, ScriptedModel([asked]), Slow()))
+    await running.wait()
+    store.cancelled = True
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+    results = [entry.body for entry in store.entries if entry.kind == "result"]
+    assert [(body["call"], body["ok"], "not run" in body["message"]["content"]) for body in results] == [
+        ("c1", False, False), ("c2", False, True)
+    ]  # fmt: skip
+    assert len({body["message"]["message_id"] for body in results}) == 2
+    assert store.entries[-1].body == {"outcome": "cancelled"}
+    assert store.meta["status"] == "terminated"
+
+
+async def test_a_turn_that_is_stopped_for_another_reason_leaves_its_calls_to_the_next_attempt() -> None:
+    store, tools = Store(), CountedTools(on_call=lambda name, args: asyncio.CancelledError())
+    with pytest.raises(asyncio.CancelledError):
+        await run(store, ScriptedModel([calls(("c1", "look", {"what": "甲"}))]), tools)
+    assert store.kinds()[-1] == "call"
+    outcome = await run(store, ScriptedModel([says("ok")]), attempt=2)
+    assert isinstance(outcome, Delivered)
 
 
 async def test_ids_that_an_endpoint_gives_again_in_every_answer_do_not_mix() -> None:

@@ -6,7 +6,9 @@ import json
 from typing import Any
 
 from review.found import Found
+from review.live import worded_by
 from review.report import OVERLAP_NOTE, Model, Report, demoted, fenced
+from workers.offline import FINGERPRINT
 
 OFFLINE = Model("http://127.0.0.1:1/v1", offline=True)
 
@@ -120,3 +122,12 @@ def test_code_can_not_close_its_fence() -> None:
 def test_the_models_markdown_stays_in_its_section() -> None:
     text = demoted("# Title\n```\nif a < b:\n# no heading\n")
     assert text.splitlines() == ["### Title", "```", "if a < b:", "# no heading", "```"]
+
+
+def test_the_offline_model_is_known_by_its_fingerprint_whoever_started_it() -> None:
+    named = Model("http://models.example/v1", offline=False)
+    assert worded_by({"endpoint": "http://127.0.0.1:7/v1", "fingerprint": FINGERPRINT}, named) == Model(
+        "http://127.0.0.1:7/v1", offline=True
+    )
+    assert worded_by({"endpoint": "http://models.example/v1", "fingerprint": "fp_1"}, OFFLINE) == named
+    assert worded_by({}, OFFLINE) == OFFLINE, "nothing was delivered"

@@ -98,6 +98,8 @@ def test_a_loss_and_its_takeover_are_told(log: Log, story: Story) -> None:
     (lost,) = tell(story, log("task_agent_lost", "bandit-1.verify", worker=WORKER, agent="a", last_seen=1, attempt=1))
     assert (lost.kind, WORKER in lost.text, "bandit-1.verify" in lost.text) == ("lost", True, True)
     assert "bandit-1.verify" not in story.busy
+    (more,) = tell(story, log("task_agent_lost", "bugs-2.verify", worker=WORKER, agent="b", last_seen=1, attempt=1))
+    assert more.text == "it held bugs-2.verify too"
     (taken,) = tell(story, log("task_processing", "bandit-1.verify", worker=other, attempt=2))
     assert (taken.kind, taken.text) == ("takeover", f"bandit-1.verify reassigned to {other} (attempt 2)")
     assert tell(story, log("task_processing", "bugs-1.verify", worker=other, attempt=1)) == []
@@ -123,17 +125,23 @@ def test_a_result_that_went_to_the_artifact_store_breaks_nothing(log: Log, story
 
 
 def test_the_victim_is_a_busy_verifier_of_ours_that_has_something_to_do(log: Log, story: Story) -> None:
-    tell(story, log("task_processing", "bandit-1.verify", worker=WORKER, attempt=1))
-    assert victim(story, {41}, set()) is None, "nothing is done yet"
-    pairs = [
-        log("task_completed", f"bugs-{n}", result={"items": [item("core.py", k) for k in range(4)]}) for n in (1, 2)
-    ]
-    tell(story, *pairs, log("task_completed", "bandit-1", result={"items": [item("core.py", k) for k in range(3)]}))
-    assert victim(story, {41}, set()) == ("bandit-1.verify", WORKER, 41)
+    many = {"items": [item("core.py", k) for k in range(12)]}
+    tell(story, log("task_processing", "bugs-1.verify", worker=WORKER, attempt=1))
+    tell(story, *(log("task_completed", f"{scan}-1", result=many) for scan in ("bandit", "bugs")))
+    assert victim(story, {41}, set()) is None, "nobody has seen a slice yet"
+    tell(story, log("task_completed", "security-1", result=many))
+    assert victim(story, {41}, set()) == ("bugs-1.verify", WORKER, 41)
     assert victim(story, {99}, set()) is None, "not a child of ours"
-    assert victim(story, {41}, {("bandit-1.verify", 1)}) is None, "tried before"
+    assert victim(story, {41}, {("bugs-1.verify", 1)}) is None, "tried before"
     tell(story, log("task_processing", "bandit-2.verify", worker=WORKER, attempt=1))
-    assert victim(story, {41}, {("bandit-1.verify", 1)}) is None, "nothing was found there: it is done in no time"
+    tell(story, log("task_processing", "bandit-2", worker="bandit-scanner@host:43:cc", attempt=1))
+    assert victim(story, {41, 43}, {("bugs-1.verify", 1)}) is None, "nothing was found there: it is done in no time"
+
+
+def test_where_nothing_is_found_the_victim_is_a_busy_scanner(log: Log, story: Story) -> None:
+    tell(story, *(log("task_completed", f"{scan}-1", result={"items": []}) for scan in ("bandit", "bugs", "security")))
+    tell(story, log("task_processing", "bandit-2", worker="bandit-scanner@host:43:cc", attempt=1))
+    assert victim(story, {43}, set()) == ("bandit-2", "bandit-scanner@host:43:cc", 43)
 
 
 def test_the_pid_in_a_workers_name() -> None:

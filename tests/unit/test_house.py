@@ -21,7 +21,7 @@ PURE = {
     "operator", "re", "string", "textwrap", "types", "typing", "unicodedata", "zlib", "orjson", "pydantic",
     "pydantic_core", "yaml",
 }  # fmt: skip
-GATES = {"json_repair", "fastjsonschema", "jsonschema", "ast", "threading", "concurrent", "referencing"}
+GATES = {"jsonschema", "ast", "threading", "concurrent", "referencing"}
 PACKAGES = {"protocol", "coordinator", "workers"}
 COORDINATOR_PURE = (
     "flows", "merge", "arbitrate", "summary", "items", "overlaps", "artifact", "deliveries", "deliveriesfile",

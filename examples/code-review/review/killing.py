@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from review.link import Link
 from review.story import Story
 
-ROLE = "finding-verifier"
-LEAST_DONE = 0.3
-"""Share of the tasks that must be done before: first a person sees the fleet at work."""
+VERIFIER = "finding-verifier"
+BANDIT = "bandit-scanner"
 LEAST_REPORTS = 3
-"""Findings that the verified scan must have: a task that takes a moment."""
+"""Findings that a verified scan must have: a task that takes a moment."""
+CLEAN = 10
+"""With fewer findings than this, verifiers have next to nothing to do; bandit's scans are then the longest tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +32,17 @@ class Killed:
 
 
 def victim(story: Story, pids: Collection[int], tried: Collection[tuple[str, int]]) -> tuple[str, str, int] | None:
-    """``(task, worker, pid)`` of a busy verifier with something to do, not tried before; None where there is none."""
-    if len(story.done) < LEAST_DONE * story.total:
+    """``(task, worker, pid)`` of a worker that is busy for a moment and was not tried before; None where there is
+    none, and before the first slice is scanned (a person is to see the fleet at work first)."""
+    if not story.scanned:
         return None
     for task, holder in story.busy.items():
-        pid = pid_of(holder.worker)
-        scan = task.removesuffix(".verify")
-        if (
-            holder.worker.startswith(f"{ROLE}@")
-            and pid in pids
-            and story.reports[scan] >= LEAST_REPORTS
-            and (task, holder.attempt) not in tried
-        ):
+        role, pid = holder.worker.partition("@")[0], pid_of(holder.worker)
+        if pid not in pids or (task, holder.attempt) in tried:
+            continue
+        if role == VERIFIER and story.reports[task.removesuffix(".verify")] >= LEAST_REPORTS:
+            return task, holder.worker, pid
+        if role == BANDIT and len(story.found) < CLEAN:
             return task, holder.worker, pid
     return None
 

@@ -26,6 +26,7 @@ from review.report import Model, Report
 from review.screen import Screen
 from review.story import Line, Story
 from review.target import Target, cut
+from workers.offline import FINGERPRINT
 
 READY_S = 60.0
 SILENT_S = 300.0
@@ -91,7 +92,7 @@ class Review:
             except (asyncio.CancelledError, StuckError):
                 await asyncio.shield(link.cancel(self.session))
                 raise
-            report = await self._report(link, outcome)
+            report = await self._report(link, outcome, story)
             report.notes += [f"`{name}` was left out: {why}" for name, why in options.target.left_out]
         return Ended(report, self.cursor, time.monotonic() - began)
 
@@ -134,17 +135,26 @@ class Review:
     def _timed(self, line: Line) -> Line:
         """A takeover after our own kill says how long it took."""
         killed = self._killed
-        if killed is None or line.kind not in ("lost", "takeover") or killed.task not in line.text:
+        if killed is None or line.kind != "takeover" or killed.task not in line.text:
             return line
         return Line(line.kind, f"{line.text}, {time.monotonic() - self._killed_at:.1f} s after the kill")
 
-    async def _report(self, link: Link, outcome: Outcome) -> Report:
+    async def _report(self, link: Link, outcome: Outcome, story: Story) -> Report:
         artifact = await link.merged(outcome)
-        target, model = self.options.target, self.options.model
+        target = self.options.target
+        model = worded_by(story.worded_by, self.options.model)
         return report_of(artifact, outcome, target=str(target.root), title=target.title, model=model)
 
     def _fleet(self, event: FleetEvent) -> None:
         self.screen.note(event.text)
+
+
+def worded_by(told: Mapping[str, object], expected: Model) -> Model:
+    """Who worded the summary: as the delivery says, where it says so. The offline model is known by its fingerprint,
+    whoever started it."""
+    endpoint = told.get("endpoint")
+    offline = told["fingerprint"] == FINGERPRINT if "fingerprint" in told else expected.offline
+    return Model(endpoint if isinstance(endpoint, str) and endpoint else expected.endpoint, offline)
 
 
 def heed_cancellation() -> None:

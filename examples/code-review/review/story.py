@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from review.found import Found, Key
-from review.plan import SCANS
+from review.plan import REVIEW, SCANS
 from review.target import Slice
 
 Kind = Literal["slice", "verified", "lost", "takeover", "trouble", "model", "internal"]
@@ -65,6 +65,10 @@ class Story:
     """Reports per scan task."""
     lost: dict[str, Holder] = field(default_factory=dict)
     """Tasks whose worker was lost and that nobody has taken over yet."""
+    worded_by: Mapping[str, Any] = field(default_factory=dict)
+    """What the reviewer's delivery says of its model: ``endpoint``, ``fingerprint``."""
+    dead: set[str] = field(default_factory=set)
+    """Workers that were lost in the middle of something."""
     _seen: set[str] = field(default_factory=set)
 
     def take(self, entry: str, record: Record) -> list[Line]:
@@ -87,6 +91,11 @@ class Story:
     @property
     def standing(self) -> list[Found]:
         return sorted((one for one in self.found.values() if one.stands), key=lambda one: one.rank)
+
+    @property
+    def scanned(self) -> int:
+        """Slices of which every scan is in."""
+        return sum(self.done.issuperset(scans_of(part)) for part in self.slices)
 
     def slice_of(self, task: str) -> Slice | None:
         """The slice that a scan or its verification is about."""
@@ -113,8 +122,12 @@ class Story:
             self._judge(record.detail.get("items"))
             return self._verified(part) if part else []
         items = record.detail.get("result")
+        if record.id == REVIEW:
+            model = record.detail.get("model")
+            self.worded_by = model if isinstance(model, Mapping) else {}
+            return [Line("model", "the summary is worded")]
         if part is None:
-            return [Line("model", "the summary is worded")] if record.id == "review" else []
+            return []
         self._find(record.id, items.get("items") if isinstance(items, Mapping) else None)
         return self._scanned(part)
 
@@ -133,8 +146,7 @@ class Story:
 
     def _scanned(self, part: Slice) -> list[Line]:
         """A line once every scan of the slice is in."""
-        tasks = [f"{start}-{part.number}" for start, *_ in SCANS]
-        if not self.done.issuperset(tasks):
+        if not self.done.issuperset(scans_of(part)):
             return []
         names = {file.name for file in part.files}
         here = sorted((one for one in self.found.values() if one.file in names), key=lambda one: one.unjudged_rank)
@@ -145,8 +157,7 @@ class Story:
 
     def _verified(self, part: Slice) -> list[Line]:
         """A line once every scan of the slice is verified."""
-        tasks = [f"{start}-{part.number}.verify" for start, *_ in SCANS]
-        if not self.done.issuperset(tasks):
+        if not self.done.issuperset(f"{task}.verify" for task in scans_of(part)):
             return []
         names = {file.name for file in part.files}
         here = [one for one in self.found.values() if one.file in names]
@@ -157,8 +168,10 @@ class Story:
         before = self.busy.pop(record.id, None)
         agent = str(record.detail.get("agent", record.who))
         worker = str(record.detail.get("worker") or (before.worker if before else agent))
+        told = worker in self.dead
+        self.dead.add(worker)
         self.lost[record.id] = Holder(worker, _attempt(record))
-        return [Line("lost", f"{worker} is dead; it held {record.id}")]
+        return [Line("lost", f"it held {record.id} too" if told else f"{worker} is dead; it held {record.id}")]
 
     def _trouble(self, record: Record) -> list[Line]:
         reason = str(record.detail.get("reason", record.what))
@@ -167,6 +180,11 @@ class Story:
         if not record.detail.get("delay_s"):
             return []
         return [Line("trouble", f"{record.id} is tried again in {record.detail['delay_s']:g} s: {reason}")]
+
+
+def scans_of(part: Slice) -> list[str]:
+    """The scans of one slice."""
+    return [f"{start}-{part.number}" for start, *_ in SCANS]
 
 
 def _attempt(record: Record) -> int:

@@ -6,7 +6,7 @@
 --   id who time event what detail trace session digest attempt owner role agent target flags extra workspace
 --   attempt '' = not a task record; flags 'c' = a command (identity decides); extra: task_processing worker,
 --   task_retrying delay in ms, waiting question, decision action|task|question|role, merge root|as_of;
---   workspace '' or area|agent|kind of the writer
+--   workspace '' or area|agent|kind of the writer; an 18th part, where given, is a file of a workspace: JSON [area, path, text]
 -- Returns: 'NOSPACE', 'TERM', or one string a record: '+entry', '=entry', '-reason\nmessage\nviolation entry'
 --#include law
 local keys = space_keys()
@@ -47,7 +47,7 @@ end
 local function read_record(joined)
   local f = split(joined, '\31')
   local r = {id = f[1], who = f[2], time = f[3], event = f[4], what = f[5], detail = f[6], trace = f[7], session = f[8], digest = f[9],
-             owner = f[11], role = f[12], agent = f[13], target = f[14], command = f[15] == 'c', extra = f[16], ws = f[17],
+             owner = f[11], role = f[12], agent = f[13], target = f[14], command = f[15] == 'c', extra = f[16], ws = f[17], file = f[18],
              worker = '', waiting = ''}
   if f[10] ~= '' then
     r.attempt = tonumber(f[10])
@@ -142,6 +142,10 @@ for i, ruling in ipairs(rulings) do
     out[i] = '-' .. ruling.a .. '\n' .. ruling.b .. '\n' .. violation(r, ruling.a, ruling.b)
   else
     local entry = write(keys, log, r.id, r.who, r.time, r.event, r.what, r.detail, r.trace, r.session)
+    if r.file then
+      local file = cjson.decode(r.file)
+      redis.call('HSET', keys.base .. ':area:' .. file[1], file[2], file[3])
+    end
     if r.attempt then
       local s = states[r.id]
       s.seen[record_mark(r)][2] = entry

@@ -3,7 +3,8 @@
 --   are numbered without a hole by their writer: what was saved already is not saved again, a gap is refused.
 -- KEYS: 1 tasks 2 conv 3 convm 4 mail 5 agents
 -- ARGV: 1 task 2 attempt 3 owner 4 agent 5 number of the first entry 6 most bytes 7 number of entries, then kind and
---   body of each; then the number of metadata fields, then name and value of each; then mailbox entries to remove
+--   body of each; then the number of metadata fields, then name and value of each; then the agent's number if it has
+--   none yet ('' where it has); then mailbox entries to remove
 -- Returns: {'ok', last number, messages waiting} | {'lost', why} | {'gap', last number} | {'full', bytes}
 --#include common
 local task, attempt, owner, agent = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -33,12 +34,12 @@ local set = {'seq', string.format('%d', seq), 'bytes', string.format('%d', bytes
 if not have[3] then
   local number = redis.call('HGET', KEYS[5], agent)
   if not number then
-    number = string.format('%d', redis.call('HLEN', KEYS[5]) + 1)
+    number = ARGV[at + 2 * fields + 1]
     redis.call('HSET', KEYS[5], agent, number)
   end
   set[#set + 1], set[#set + 2], set[#set + 3], set[#set + 4] = 'agent_id', number, 'created_ms', now
 end
 for i = 1, 2 * fields do set[#set + 1] = ARGV[at + i] end
 redis.call('HSET', KEYS[3], unpack(set))
-for i = at + 2 * fields + 1, #ARGV do redis.call('XDEL', KEYS[4], ARGV[i]) end
+for i = at + 2 * fields + 2, #ARGV do redis.call('XDEL', KEYS[4], ARGV[i]) end
 return {'ok', seq, redis.call('XLEN', KEYS[4])}

@@ -95,13 +95,32 @@ local function settle(keys, task, s, before, now)
   elseif before == 'assigned' then redis.call('ZREM', keys.outbox, task) end
 end
 
-local function index(base, entry, event, who, session)
-  redis.call('XADD', base .. ':ix:e:' .. event, entry, '', '')
-  redis.call('XADD', base .. ':ix:w:' .. who, entry, '', '')
-  redis.call('XADD', base .. ':ix:s:' .. session, entry, '', '')
+local INDEX_FROM = 256 -- records; a shorter log is scanned
+local INLINE = 32 -- entries of one who or session that stand in `names`; from then on they have a stream
+
+-- One entry into the index of a who ('w') or session ('s'): most have a few records, and a stream costs some 4 KB.
+local function index_name(keys, kind, value, entry)
+  local field, stream = kind .. ':' .. value, keys.base .. ':ix:' .. kind .. ':' .. value
+  local known = redis.call('HGET', keys.names, field)
+  if known == '*' then
+    redis.call('XADD', stream, entry, '', '')
+    return
+  end
+  local list = known and (known .. ',' .. entry) or entry
+  local ids = split(list, ',')
+  if #ids < INLINE then
+    redis.call('HSET', keys.names, field, list)
+  else
+    for _, id in ipairs(ids) do redis.call('XADD', stream, id, '', '') end
+    redis.call('HSET', keys.names, field, '*')
+  end
 end
 
-local INDEX_FROM = 256 -- records; a shorter log is scanned
+local function index(keys, entry, event, who, session)
+  redis.call('XADD', keys.base .. ':ix:e:' .. event, entry, '', '')
+  index_name(keys, 'w', who, entry)
+  index_name(keys, 's', session, entry)
+end
 
 local function session_of(trace)
   return cjson.decode(trace).session_id
@@ -116,16 +135,15 @@ local function write(keys, log, id, who, time, event, what, detail, trace, sessi
   log.bytes = log.bytes + #id + #who + #what + #detail + #trace + 60
   if (string.sub(event, 1, 5) == 'task_' and event ~= 'task_merged') or event == 'decision' then log.matter = entry end
   if log.indexed then
-    index(keys.base, entry, event, who, session)
+    index(keys, entry, event, who, session)
   elseif log.n >= INDEX_FROM then
     for _, old in ipairs(redis.call('XRANGE', keys.log, '-', '+')) do
       local f = old[2]
-      index(keys.base, old[1], f[8], f[4], session_of(f[14]))
+      index(keys, old[1], f[8], f[4], session_of(f[14]))
     end
     log.indexed = true
     redis.call('HSET', keys.meta, 'indexed', '1')
   end
-  redis.call('HINCRBY', keys.names, who, 1)
   return entry
 end
 

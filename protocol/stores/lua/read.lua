@@ -35,24 +35,39 @@ local function matches(f)
   return session == '' or cjson.decode(f[14]).session_id == session
 end
 
--- The streams that may drive the read: each a list of keys, with its length.
+-- What may drive the read: index streams and ids that stand in `names`, with how many entries they have.
+local NAMES = 5000
+local function named(kind, value, into)
+  local known = redis.call('HGET', KEYS[3], kind .. ':' .. value)
+  if known == '*' then
+    into.streams[#into.streams + 1] = base .. ':ix:' .. kind .. ':' .. value
+  elseif known then
+    for id in string.gmatch(known, '[^,]+') do into.ids[#into.ids + 1] = id end
+  end
+end
 local function drivers()
   local found = {}
-  local function add(keys)
-    local n = 0
-    for _, key in ipairs(keys) do n = n + redis.call('XLEN', key) end
-    found[#found + 1] = {keys = keys, n = n}
+  local function add(source)
+    source.n = #source.ids
+    for _, key in ipairs(source.streams) do source.n = source.n + redis.call('XLEN', key) end
+    found[#found + 1] = source
   end
-  if event ~= '' then add({base .. ':ix:e:' .. event}) end
-  if session ~= '' then add({base .. ':ix:s:' .. session}) end
-  if prefix and prefix ~= '' then
-    local keys = {}
-    for _, name in ipairs(redis.call('HKEYS', KEYS[3])) do
-      if string.sub(name, 1, #prefix) == prefix then keys[#keys + 1] = base .. ':ix:w:' .. name end
+  if event ~= '' then add({streams = {base .. ':ix:e:' .. event}, ids = {}}) end
+  if session ~= '' then
+    local source = {streams = {}, ids = {}}
+    named('s', session, source)
+    add(source)
+  end
+  if prefix and prefix ~= '' and redis.call('HLEN', KEYS[3]) <= NAMES then
+    local source, start_of = {streams = {}, ids = {}}, 'w:' .. prefix
+    for _, field in ipairs(redis.call('HKEYS', KEYS[3])) do
+      if string.sub(field, 1, #start_of) == start_of then named('w', string.sub(field, 3), source) end
     end
-    if #keys <= 200 then add(keys) end
+    add(source)
   elseif who ~= '' and not prefix then
-    add({base .. ':ix:w:' .. who})
+    local source = {streams = {}, ids = {}}
+    named('w', who, source)
+    add(source)
   end
   table.sort(found, function(a, b) return a.n < b.n end)
   return found[1]
@@ -64,12 +79,16 @@ local want = filters <= 1 and not least and math.min(CANDIDATES, limit + 1) or C
 
 local candidates, exhausted = {}, true
 if driver then
-  for _, key in ipairs(driver.keys) do
+  for _, key in ipairs(driver.streams) do
     local got = redis.call('XRANGE', key, start, '+', 'COUNT', want)
     if #got == want then exhausted = false end
     for _, e in ipairs(got) do candidates[#candidates + 1] = e[1] end
   end
-  if #driver.keys > 1 then
+  local exclusive, from = string.sub(start, 1, 1) == '(', string.gsub(start, '^%(', '')
+  for _, id in ipairs(driver.ids) do
+    if after(id, from) or (not exclusive and id == from) then candidates[#candidates + 1] = id end
+  end
+  if #candidates > 1 then
     table.sort(candidates, function(a, b) return after(b, a) end)
     for i = #candidates, want + 1, -1 do candidates[i] = nil; exhausted = false end
   end

@@ -27,8 +27,8 @@ for _, dead in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', int(now))) do
   local held = split(redis.call('HGET', KEYS[2], 'c:' .. dead) or '0|0|0', '|')
   redis.call('HINCRBY', KEYS[2], '=tokens', held[1])
   redis.call('HINCRBY', KEYS[2], '=micros', held[2])
-  redis.call('HINCRBY', KEYS[2], '=held_tokens', '-' .. held[1])
-  redis.call('HINCRBY', KEYS[2], '=held_micros', '-' .. held[2])
+  redis.call('HINCRBY', KEYS[2], '=held_tokens', int(-tonumber(held[1])))
+  redis.call('HINCRBY', KEYS[2], '=held_micros', int(-tonumber(held[2])))
   redis.call('HSET', KEYS[2], 'c:' .. dead, held[1] .. '|' .. held[2] .. '|' .. held[3] .. '|used')
   redis.call('ZREM', KEYS[3], dead)
 end
