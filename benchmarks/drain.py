@@ -25,7 +25,7 @@ import psutil
 import redis
 
 from benchmarks.noop_worker import BATCH
-from protocol.keys import Keys
+from protocol.keys import Keys, SpaceKeys
 from protocol.kit.embedded import find_binary, start_server
 from protocol.record import Record
 from protocol.stores.client import connect
@@ -54,13 +54,13 @@ def payload(name: str) -> dict[str, Any]:
 
 
 def assigned(name: str, session: str) -> Record:
-    detail = {"role": "noop", "attempt": 1, "agent": "noop_1", "input": payload(name), "prefix": name}
+    detail = {"role": "noop", "attempt": 1, "agent": f"noop_{name}", "input": payload(name), "prefix": name}
     return Record(
         id=name,
         who="leader",
         time=int(time.time()),
         event="task_assigned",
-        what=f"{name} goes to noop_1",
+        what=f"{name} goes to noop_{name}",
         detail=detail,
         trace={"parent_id": session, "session_id": session},  # type: ignore[arg-type]
     )
@@ -92,10 +92,6 @@ class Bench:
         info: Any = self.sync.info("cpu")
         return float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 
-    def memory(self) -> int:
-        info: Any = self.sync.info("memory")
-        return int(info["used_memory"])
-
     async def ours(self, tasks: int, sessions: int) -> dict[str, float]:
         """Fill the sessions, then let one worker drain them."""
         self.sync.flushall()
@@ -104,7 +100,6 @@ class Bench:
         names = [f"conv_{n:03d}" for n in range(sessions)]
         for name in names:
             await log.create(name, meta={"kind": "session", "policy": "reassign"})
-        before = self.memory()
         per = tasks // sessions
         for name in names:
             for k in range(0, per, BATCH):
@@ -112,7 +107,7 @@ class Bench:
                 await log.append(name, batch)
                 await streams.enqueue([Ref("noop", name, r.id, 1) for r in batch])
         done = await self._drain(self.spawn("arq", "benchmarks.noop_worker.ours"), keys.role("noop"), tasks)
-        done["bytes"] = (self.memory() - before) / tasks
+        done["bytes"] = sum(self._usage(key) for name in names for key in self._keys_of(keys.space(name))) / tasks
         if sessions == 1:
             done["bytes_bare"] = self._bare_copy(keys.space(names[0]).log) / tasks
         await client.aclose()
@@ -120,12 +115,20 @@ class Bench:
 
     def _bare_copy(self, log: str) -> int:
         """Bytes of a bare stream with the very same entries."""
-        before = self.memory()
         pipe = self.sync.pipeline(transaction=False)
         for entry, fields in self.sync.xrange(log):  # type: ignore[union-attr]
             pipe.xadd("bare:copy", fields, id=entry)
         pipe.execute()
-        return self.memory() - before
+        return self._usage("bare:copy")
+
+    def _usage(self, key: str) -> int:
+        """Bytes of one key, all of it counted."""
+        used: Any = self.sync.memory_usage(key, samples=0)
+        return int(used or 0)
+
+    def _keys_of(self, space: SpaceKeys) -> list[str]:
+        """Every key of a space (a scan: this is a benchmark's own server)."""
+        return [key.decode() for key in self.sync.scan_iter(match=f"{space.base.replace('[', '?')}:*", count=1000)]
 
     async def _drain(
         self, worker: psutil.Popen, queue: str, tasks: int, left: Callable[[], int] | None = None
@@ -146,7 +149,7 @@ class Bench:
             raise RuntimeError(f"not drained in {CAP_S} s, see {self.errors.name}")
         n = max(1, started_with)
         out = {
-            "rate": n / (now - began),
+            "rate": n / max(now - began, 1e-3),
             "worker_us": (tree_cpu(worker) - cpu) / n * 1e6,
             "server_us": (self.server_cpu() - server) / n * 1e6,
         }

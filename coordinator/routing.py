@@ -46,6 +46,19 @@ class Features:
         return cls(**known)
 
 
+SCHEMA: Final[Mapping[str, Json]] = {
+    "type": "object",
+    "required": [f.name for f in fields(Features)],
+    "properties": {
+        **{
+            f.name: {"type": "boolean"} if f.name in FLAGS else {"type": "integer", "minimum": 0}
+            for f in fields(Features)
+        },
+        "steps": {"type": "integer", "minimum": 1},
+        "why": {"type": "string"},
+    },
+}
+"""What a router's delivery looks like."""
 _FIELDS: Final = ", ".join(f.name for f in fields(Features))
 
 

@@ -1,7 +1,7 @@
 """Starting a session: its space, and the root record that says what is to be done by which flow.
 
 Guarantees: everything that can be refused is refused before the space exists (unknown flow or role, a plan that can't
-be run); once `start` returns, the session is in the log and leaders have been told. Never leads anything.
+be run, features that are none); once `start` returns, the session is in the log and leaders have been told. Never leads anything.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Final, Protocol
 
 from coordinator import flows, planfile
 from coordinator.commands import sentence
+from coordinator.flows import choosing
+from coordinator.flows.planning import ROLE as PLANNER
+from coordinator.routing import Features
 from protocol.errors import AppendRefused, ConfigError, PlanRefused, StoreError
 from protocol.ports import Appended, Clock
 from protocol.record import Json, Record, Trace, canonical, is_name
@@ -58,14 +61,18 @@ class Order:
 
 def check(order: Order, known_roles: Collection[str] | None) -> planfile.Plan | None:
     """The order's plan, checked (None: a planner will make one). ``known_roles``: what the fleet published; None: not
-    checked. Raises ConfigError or PlanRefused."""
+    checked. Raises ConfigError or Refused."""
     flows.find(order.flow)
     if len(order.goal) > GOAL_MAX:
         raise ConfigError(f"the goal has {len(order.goal)} characters, at most {GOAL_MAX}", mend="put it into a file")
     if order.flow == "solo" and not order.role:
         raise ConfigError("the flow 'solo' needs a role", mend="name it with --role")
+    if order.flow == "route" and order.extra.get("features") is not None:
+        Features.read(order.extra["features"])
     plan = planfile.opening(_detail(order))
-    wanted = plan or (planfile.check([{"id": "plan.1", "role": "planner"}]) if order.flow == "plan" else None)
+    if order.flow == "route" and known_roles is not None and {choosing.WORKER, PLANNER} & set(known_roles):
+        return plan
+    wanted = plan or (planfile.check([{"id": "plan.1", "role": PLANNER}]) if order.flow in ("plan", "route") else None)
     if wanted is not None and known_roles is not None:
         wanted.check_roles(known_roles)
     return plan

@@ -18,7 +18,7 @@ from protocol.record import canonical
 
 VERSION: Final = 2
 _PLAIN: Final = (
-    "space", "last", "count", "session", "root", "traceparent", "planned", "plan_error", "wants", "proposals", "agents",
+    "space", "last", "count", "session", "root", "traceparent", "planned", "plan_error", "routed", "wants", "proposals", "agents",
     "finishes", "resumes", "reopen", "cancelled", "stop", "over", "dispatches", "tokens", "micros",
     "since",
 )  # fmt: skip

@@ -124,7 +124,10 @@ class Steering:
         done: list[Done] = []
         for task, state in (await self._log.task_states(space)).items():
             if state.agent == agent.name and state.state not in FINISHED:
-                done.append(await self._person.cancel(space, task, why or f"the agent {agent.name} was terminated"))
+                try:
+                    done.append(await self._person.cancel(space, task, why or f"the agent {agent.name} was terminated"))
+                except AppendRefused:
+                    pass  # it has delivered meanwhile
         detail = {"action": "terminate", "agent": agent.name, "by": self._who, "why": why or "terminated by hand"}
         mark = digest(space, agent.name)[:16]
         record = self._record(space, agent, "decision", f"DEC_terminate_{mark}", f"terminate {agent.name}", detail)

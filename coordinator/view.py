@@ -24,6 +24,7 @@ from protocol.tasks import DECISIONS, is_about_agent, target_state
 INLINE_MAX: Final = 4_096
 """Bytes of a result that is kept in the view and handed on inline; a larger one is handed on by reference."""
 PLANNER_PREFIX: Final = "plan."
+ROUTER_PREFIX: Final = "route."
 RETRIED: Final = ("blocked", "lost")
 """States from which a resumed session tries a task again."""
 
@@ -77,6 +78,8 @@ class View:
     planned: bool = False
     """True from the moment on that a plan is known (it may be empty)."""
     plan_error: str = ""
+    routed: str = ""
+    """What code chose for a session that did not say: ``simple`` or ``complex``."""
     wants: dict[str, str] = field(default_factory=dict)
     """Artifacts whose content is needed before the next step: SHA-256 -> the task they belong to ('': the plan)."""
     proposals: dict[str, Json] = field(default_factory=dict)
@@ -246,7 +249,7 @@ class View:
     def _delivered(self, entry: str, task: TaskView, detail: Mapping[str, Json]) -> None:
         task.entry, task.reason = entry, ""
         artifact = detail.get("artifact")
-        planner = task.id.startswith(PLANNER_PREFIX) and not self.planned
+        planner = task.id.startswith((PLANNER_PREFIX, ROUTER_PREFIX)) and not self.planned
         if isinstance(artifact, dict) and "result" not in detail:
             task.artifact = artifact
             if planner and isinstance(artifact.get("sha256"), str):
@@ -272,6 +275,8 @@ class View:
             self.cancelled = True
         elif action == "adopt_plan" and name in self.tasks:
             self._adopt(self.tasks[name].result)
+        elif action == "route":
+            self._route(detail)
         elif action == "accept_subtasks":
             self._accept(name)
         elif action == "refuse_subtasks":
@@ -302,6 +307,14 @@ class View:
             self.guards = self.guards.over(detail["guards"])
         led = (t for t in self.tasks.values() if t.id in self.graph.specs or t.id.startswith(PLANNER_PREFIX))
         self.retries = {t.id: None for t in led if t.state in RETRIED} if detail.get("retry", True) else {}
+
+    def _route(self, detail: Mapping[str, Json]) -> None:
+        """Code chose: one task, whose plan is known with that, or a planner's plan."""
+        self.routed = _text(detail.get("outcome"))
+        if self.routed == "simple" and not self.planned:
+            plan = planfile.opening({**self.root, "flow": "solo", "role": detail.get("role")})
+            assert plan is not None, "a single task is a plan"
+            self._take(plan)
 
     def _accept(self, name: str) -> None:
         """The leader found a proposal in order: its tasks join the graph (checked once more, without the roles)."""

@@ -37,8 +37,9 @@ class Run:
 
 @click.command(cls=Command, short_help="Start a session, follow it, exit by its outcome.")
 @click.argument("goal", default="")
-@click.option("--flow", metavar="plan|solo", help="Default: plan with --plan, solo with --role, else a planner's plan.")
+@click.option("--flow", metavar="plan|solo", help="Default: plan with --plan, solo with --role, else code chooses.")
 @click.option("--plan", "plan_file", metavar="FILE", help="The plan (YAML or JSON), - for stdin.")
+@click.option("--features", metavar="JSON", help="What is known of the goal, in place of a router role's answer.")
 @click.option("--role", default="", help="The role that does it (flow solo).")
 @click.option("--verify", default="", metavar="ROLE", help="A verifier role for the delivery (flow solo).")
 @click.option("--input", "given", metavar="JSON", help="The task's input (flow solo), - for stdin.")
@@ -56,6 +57,7 @@ def run(
     goal: str,
     flow: str | None,
     plan_file: str | None,
+    features: str | None,
     role: str,
     verify: str,
     given: str | None,
@@ -69,6 +71,9 @@ def run(
     who: str,
 ) -> int:
     """Start a session for GOAL, follow it to its end, print the merged result.
+
+    Without --flow, --plan and --role a router role describes the goal by its features (or --features does), and code
+    decides: one task for the role `worker`, or a plan by the role `planner`.
 
     Exits 0 if all was delivered, 1 if it failed, is partial or was cancelled. Ctrl-C leaves it running and says how
     to follow and how to cancel it.
@@ -88,15 +93,16 @@ def run(
         raise click.UsageError('what is the goal? rolecall run "…", or --plan FILE')
     order = Order(
         goal=goal,
-        flow=flow or ("solo" if role else "plan"),
+        flow=flow or ("plan" if plan is not None else "solo" if role else "route"),
         plan=plan,
         role=role,
         verify=verify,
-        input=_input(given),
+        input=_json(given, "--input"),
         models=_models(models),
         guards=budget_guards(budget_tokens, budget_money),
         policy=app.settings.lost_policy,
         title=title,
+        extra=_features(features, flow or plan_file or role),
     )
     made = Run(order, follow, detach, output, who)
     try:
@@ -162,6 +168,8 @@ async def _note_idle(app: App, store: Store, order: Order) -> None:
 
     plan = check(order, None)
     wanted = set(plan.roles) if plan else {role for role in (order.role, order.verify) if role}
+    if order.flow == "route" and "features" not in order.extra and "router" in await store.roles.all():
+        wanted.add("router")
     idle = wanted - {info.role for info in await store.workers.live()}
     if idle:
         app.note(f"no worker is alive for {', '.join(sorted(idle))}: those tasks wait until one is")
@@ -268,14 +276,22 @@ def _models(pairs: tuple[str, ...]) -> dict[str, str]:
     return out
 
 
-def _input(given: str | None) -> Any:
+def _features(given: str | None, way: str | None) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if way:
+        raise click.UsageError("--features is for a run whose way code chooses: leave out --flow, --plan and --role")
+    return {"features": _json(given, "--features")}
+
+
+def _json(given: str | None, option: str) -> Any:
     if given is None:
         return None
     import orjson
 
     try:
-        return orjson.loads(read_text("-", "the input") if given == "-" else given)
+        return orjson.loads(read_text("-", option) if given == "-" else given)
     except orjson.JSONDecodeError as error:
         raise ConfigError(
-            f"--input is no JSON: {error}", mend="quote it for the shell, or give - and pipe it in"
+            f"{option} is no JSON: {error}", mend="quote it for the shell, or give - and pipe it in"
         ) from None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from coordinator.commands import Command
-from coordinator.flows import plan, solo
+from coordinator.flows import plan, route, solo
 from coordinator.view import View
 from protocol.errors import ConfigError
 
@@ -31,6 +31,7 @@ class Flow:
 FLOWS: Final[Mapping[str, tuple[Flow, ...]]] = {
     "plan": (Flow("plan", plan.VERSION, plan.step),),
     "solo": (Flow("solo", solo.VERSION, solo.step),),
+    "route": (Flow("route", route.VERSION, route.step),),
 }
 """Every flow, its versions oldest first."""
 

@@ -20,7 +20,7 @@ from typing import Final
 
 from coordinator import planfile
 from coordinator.commands import STEP_MAX, Command, Decide, Finish, Pend
-from coordinator.flows import planning
+from coordinator.flows import choosing, planning
 from coordinator.flows.dispatch import assign, pend
 from coordinator.graph import MOVING, OVER
 from coordinator.planfile import PlanTask
@@ -48,7 +48,7 @@ def step(view: View, changed: Collection[str]) -> Sequence[Command]:
     if view.retries:
         return _retry(view)
     if not view.planned:
-        return _wind_up(view) if view.stop else planning.step(view)
+        return _wind_up(view) if view.stop else _unplanned(view)
     if view.plan_error:
         return [_finish(view, "failed", view.plan_error)]
     if view.stop:
@@ -56,6 +56,12 @@ def step(view: View, changed: Collection[str]) -> Sequence[Command]:
     if not view.dispatches and (refused := _unknown_roles(view)):
         return [refused]
     return _propose(view) or _advance(view)
+
+
+def _unplanned(view: View) -> list[Command]:
+    if view.root.get("flow") == "route" and not view.routed:
+        return choosing.step(view)
+    return planning.step(view)
 
 
 def _advance(view: View) -> list[Command]:

@@ -49,8 +49,8 @@ def add_thinker(fleet: ChaosFleet, url: str) -> None:
         folder.mkdir()
         (folder / "run.py").write_text(SKILL.format(log=str(fleet.folder / "ran"), name=name), encoding="utf-8")
         manifest = {
-            "skill_key": name, "name": name, "description": f"{name}s", "category": "other", "entry_point": "run.py:run",
-            "max_retries": 0, "idempotent": name == "look", "input_schema": {
+            "skill_key": name, "name": name, "description": f"{name}s", "category": "other",
+            "entry_point": "run.py:run", "max_retries": 0, "idempotent": name == "look", "input_schema": {
                 "type": "object", "required": ["what"],
                 "properties": {"what": {"type": "string"}, "sleep": {"type": "number"}},
             },

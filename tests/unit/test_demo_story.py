@@ -110,11 +110,12 @@ def test_retries_and_blocks_are_told_but_a_hand_back_is_not(log: Log, story: Sto
         story,
         log("task_retrying", "bugs-1", attempt=2, delay_s=30.0, reason="ruff took too long"),
         log("task_retrying", "bugs-2", attempt=2, delay_s=0, reason="drains"),
-        log("task_blocked", "bugs-1", requires_human_intervention=True, reason="no ruff"),
+        log("task_failed", "bugs-1", error={"kind": "skill", "message": "no ruff (install it)", "retryable": False}),
+        log("task_blocked", "bugs-1", requires_human_intervention=True, reason="skill: not retryable"),
     )
     assert [line.text for line in lines] == [
         "bugs-1 is tried again in 30 s: ruff took too long",
-        "bugs-1 is blocked: no ruff",
+        "bugs-1 is blocked: no ruff (install it)",
     ]
 
 
@@ -196,7 +197,7 @@ def test_the_end_shows_the_worst_the_overlap_the_rejected_and_four_commands() ->
     assert "2 findings stand, 1 rejected, 1 reported twice, in 12 s: partial" in text
     assert text.index("core.py:5") < text.index("core.py:3"), "the worst first"
     assert "[red]坏[/]" in text
-    assert "Both tools found 1 places: 1 x S113" in text
+    assert "Both tools found 1 place: 1 x S113" in text
     assert "not two opinions" in text
     assert "1 x S113 core.py:9: in __del__" in text
     assert "missing bugs-2: blocked" in text

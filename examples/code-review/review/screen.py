@@ -143,7 +143,7 @@ class Screen:
         if not both:
             return
         self._say("")
-        self._say(f"Both tools found {len(both)} places: {_rules(both)}")
+        self._say(f"Both tools found {count(both, 'place')}: {_rules(both)}")
         self._say(f"  {OVERLAP_NOTE}", style="dim")
 
     def _rejected(self, rejected: Sequence[Found]) -> None:

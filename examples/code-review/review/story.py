@@ -69,6 +69,8 @@ class Story:
     """What the reviewer's delivery says of its model: ``endpoint``, ``fingerprint``."""
     dead: set[str] = field(default_factory=set)
     """Workers that were lost in the middle of something."""
+    _errors: dict[str, str] = field(default_factory=dict)
+    """What the last failed attempt of a task said."""
     _seen: set[str] = field(default_factory=set)
 
     def take(self, entry: str, record: Record) -> list[Line]:
@@ -83,6 +85,9 @@ class Story:
             lines += self._completed(record)
         elif record.event == "task_agent_lost":
             lines += self._lost(record)
+        elif record.event == "task_failed":
+            error = record.detail.get("error")
+            self._errors[record.id] = str(error.get("message", "")) if isinstance(error, Mapping) else ""
         elif record.event in ("task_retrying", "task_blocked"):
             self.busy.pop(record.id, None)
             lines += self._trouble(record)
@@ -174,12 +179,12 @@ class Story:
         return [Line("lost", f"it held {record.id} too" if told else f"{worker} is dead; it held {record.id}")]
 
     def _trouble(self, record: Record) -> list[Line]:
-        reason = str(record.detail.get("reason", record.what))
+        reason = self._errors.get(record.id) or str(record.detail.get("reason", record.what))
         if record.event == "task_blocked":
             return [Line("trouble", f"{record.id} is blocked: {reason}")]
         if not record.detail.get("delay_s"):
             return []
-        return [Line("trouble", f"{record.id} is tried again in {record.detail['delay_s']:g} s: {reason}")]
+        return [Line("trouble", f"{record.id} is tried again in {record.detail['delay_s']:.0f} s: {reason}")]
 
 
 def scans_of(part: Slice) -> list[str]:
