@@ -80,6 +80,7 @@ class Bench:
             "ROLECALL_ROLES": str(folder / "roles"),
             "ROLECALL_DATA": str(folder / "data"),
             "PYTHONPATH": str(HERE),
+            "BENCH_LOG": str(folder / "events.log"),
         }
         self.errors = (folder / "workers.log").open("wb")
 

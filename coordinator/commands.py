@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.record import DETAIL_MAX_BYTES, Event, Json, Record, Trace, digest, is_identifier
+from protocol.record import DETAIL_MAX_BYTES, Event, Json, Reason, Record, Trace, canonical, digest, is_identifier
 
 STEP_MAX: Final = 100
 """Commands a step: one append."""
 WHO: Final = "leader"
 MISSING_SHOWN: Final = 100
+RAW_MAX: Final = DETAIL_MAX_BYTES // 8
+"""Bytes of what an agent tried that go on record."""
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]+")
 
 
@@ -65,6 +67,17 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
+class Violate:
+    """An agent tried what it may not: a violation of the id ``PV_<reason>_<mark>`` with what it tried, ``raw``."""
+
+    reason: Reason
+    why: str
+    mark: str
+    task: str
+    raw: Json
+
+
+@dataclass(frozen=True, slots=True)
 class Ask:
     """A question to a person; ``mark`` makes its id one of a kind: ``ASK_<mark>``."""
 
@@ -83,7 +96,7 @@ class Message:
     detail: Mapping[str, Json] = field(default_factory=dict)
 
 
-Command = Pend | Assign | Decide | Finish | Ask | Message
+Command = Pend | Assign | Decide | Finish | Violate | Ask | Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,7 @@ def to_record(command: Command, *, session: str, by: By, time: int, traceparent:
     """The command's record. ``time``: Unix seconds as the leader sees them (they decide nothing)."""
     event: Event = "decision"
     parent = command.parent if isinstance(command, (Pend, Assign)) else session
-    detail: dict[str, Json] = {} if isinstance(command, Finish) else {**command.detail}
+    detail: dict[str, Json] = {} if isinstance(command, (Finish, Violate)) else {**command.detail}
     match command:
         case Pend():
             name, event, what = command.task, "task_pending", command.what
@@ -119,6 +132,10 @@ def to_record(command: Command, *, session: str, by: By, time: int, traceparent:
             what = f"the session is through ({command.status}): {command.why}"
             detail = {"action": "finish", "why": command.why, "status": command.status, "n": command.n}
             detail |= _missing(command)
+        case Violate():
+            name, event, parent = _id("PV_", f"{command.reason}_{command.mark}"), "protocol_violation", command.task
+            what = f"{command.reason}: {command.why}"
+            detail = {"reason": command.reason, "message": command.why, "task": command.task, "raw": _raw(command.raw)}
         case Ask():
             name, event, what = _id("ASK_", command.mark), "info", command.text
             detail |= {"kind": "question", "text": command.text}
@@ -148,6 +165,12 @@ def _id(kind: str, rest: str) -> str:
     """An id of its kind; what does not fit or may not stand in one becomes a digest (the same for the same effect)."""
     name = kind + rest
     return name if is_identifier(name) else kind + rest.split("_", 1)[0] + "_" + digest(rest)
+
+
+def _raw(value: Json) -> Json:
+    """What was tried, whole where it fits into a record."""
+    text = canonical(value)
+    return value if len(text) <= RAW_MAX else {"cut": text[:RAW_MAX].decode("utf-8", "ignore"), "bytes": len(text)}
 
 
 def _missing(command: Finish) -> dict[str, Json]:

@@ -50,10 +50,8 @@ SCHEMA: Final[Mapping[str, Json]] = {
     "type": "object",
     "required": [f.name for f in fields(Features)],
     "properties": {
-        **{
-            f.name: {"type": "boolean"} if f.name in FLAGS else {"type": "integer", "minimum": 0}
-            for f in fields(Features)
-        },
+        **{f.name: {"type": "integer", "minimum": 0} for f in fields(Features)},
+        **{name: {"type": "boolean"} for name in FLAGS},
         "steps": {"type": "integer", "minimum": 1},
         "why": {"type": "string"},
     },

@@ -1,7 +1,8 @@
 """Starting a session: its space, and the root record that says what is to be done by which flow.
 
 Guarantees: everything that can be refused is refused before the space exists (unknown flow or role, a plan that can't
-be run, features that are none); once `start` returns, the session is in the log and leaders have been told. Never leads anything.
+be run, features that are none); once `start` returns, the session is in the log and leaders have been told. Never leads
+anything.
 """
 
 from __future__ import annotations

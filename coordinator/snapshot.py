@@ -18,9 +18,9 @@ from protocol.record import canonical
 
 VERSION: Final = 2
 _PLAIN: Final = (
-    "space", "last", "count", "session", "root", "traceparent", "planned", "plan_error", "routed", "wants", "proposals", "agents",
-    "finishes", "resumes", "reopen", "cancelled", "stop", "over", "dispatches", "tokens", "micros",
-    "since",
+    "space", "last", "count", "session", "root", "traceparent", "planned", "plan_error", "routed", "wants",
+    "proposals", "agents", "finishes", "resumes", "reopen", "cancelled", "stop", "over", "dispatches", "tokens",
+    "micros", "since",
 )  # fmt: skip
 _TASK: Final = (
     "id", "state", "attempt", "assigned", "role", "agent", "entry", "result", "kept", "artifact", "reason", "spent",

@@ -193,9 +193,7 @@ class Journal:
             self._fold(first + len(entries), ("result", body))
             entries.append(("result", body))
         entries.append(("end", {"outcome": "cancelled"}))
-        return await self._conversation.close(
-            first, entries, meta={"status": "terminated", "pending_tool_calls": []}
-        )
+        return await self._conversation.close(first, entries, meta={"status": "terminated", "pending_tool_calls": []})
 
     def _fold(self, first: int, *entries: tuple[str, Mapping[str, Json]]) -> None:
         made = self._dispatch

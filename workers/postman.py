@@ -7,7 +7,6 @@ After the server's run id changed, the deliveries of the last 5 s are sent again
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -77,12 +76,8 @@ class Postman:
         crash_point("worker.after_delivery")
         await self._follow_up(letters, outcomes)
         role = self._consumer.role
-        spaces = list({hand.ref.space for hand in hands})
         acks = [(hand.entry, hand.ref) for hand in hands]
-        await asyncio.gather(
-            self._patiently("ring", lambda: self._wake.ring(spaces), even_draining=True),
-            self._patiently("acknowledge", lambda: self._streams.ack(role, acks), even_draining=True),
-        )
+        await self._patiently("acknowledge", lambda: self._streams.ack(role, acks), even_draining=True)
         self._consumer.done(hands)
 
     async def _letter(self, hand: Hand) -> Letter:
@@ -110,7 +105,8 @@ class Postman:
             (space, [record for _, letter in some for record in letter.records], self._consumer.start)
             for space, some in by_space.items()
         ]
-        got = await self._patiently("deliver", lambda: self._store.append_many(batches), even_draining=True)
+        ring = self._wake.commands(list(by_space))  # in the same round trip: whoever waits hears of it at once
+        got = await self._patiently("deliver", lambda: self._store.append_many(batches, then=ring), even_draining=True)
         out: dict[str, list[Appended]] = {}
         for (_, some), answers in zip(by_space.items(), got or [], strict=False):
             at = 0
@@ -168,5 +164,4 @@ class Postman:
         refs = [hand.ref for hand, _ in recent]
         await self._claims.claim(refs, self._consumer.start, now_s=int(self._now()))
         await self._append(recent)
-        await self._wake.ring(list({ref.space for ref in refs}))
         return len(recent)

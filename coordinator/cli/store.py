@@ -180,7 +180,7 @@ def target_options(command: F) -> F:
 async def open_target(app: App, target: Target, *, must_exist: bool = True) -> AsyncIterator[Opened]:
     """Open what ``--space``, ``--session`` or ``--state`` named. Raises ConfigError for a space that is not there."""
     if target.state is not None:
-        file = JsonFile(target.state)
+        file = JsonFile(app.cwd / target.state)
         yield Opened(file, file.name(), None, FolderArtifacts(file), FileAreas(file), NoRoles())
         return
     try:

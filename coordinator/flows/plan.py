@@ -14,24 +14,21 @@ a flow that was cut off anywhere continues where it left off. A step costs what 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Final
 
 from coordinator import planfile
-from coordinator.commands import STEP_MAX, Command, Decide, Finish, Pend
-from coordinator.flows import choosing, planning
+from coordinator.commands import STEP_MAX, Command, Decide, Finish, Pend, Violate
+from coordinator.flows import choosing, planning, tiers
 from coordinator.flows.dispatch import assign, pend
+from coordinator.flows.tiers import UPWARD
 from coordinator.graph import MOVING, OVER
-from coordinator.planfile import PlanTask
 from coordinator.view import Taken, View
 from protocol.errors import PlanRefused
-from protocol.record import Json
 
 VERSION = 1
 CANCELLING_GUARDS: Final = ("seconds",)
-TIERS: Final = ("sub", "organize", "main")
-"""Lowest first; a role that names none is of the lowest."""
 
 
 def step(view: View, changed: Collection[str]) -> Sequence[Command]:
@@ -89,7 +86,7 @@ def _propose(view: View) -> list[Command]:
     """Judge the subtasks that deliveries propose. Two proposals of one step see each other's ids."""
     out: list[Command] = []
     taken = Taken(view)
-    for name in islice(view.proposals, STEP_MAX):
+    for name in islice(view.proposals, STEP_MAX // 2):  # a refusal may be two commands
         spec = view.graph.specs[name]
         try:
             if spec.verifies:
@@ -101,28 +98,17 @@ def _propose(view: View) -> list[Command]:
                 )
             if view.roles is not None:
                 plan.check_roles(view.roles)
-                _check_tiers(view.roles, (view.tasks[name].role or spec.role), plan.tasks)
+                tiers.check(view.roles, view.tasks[name].role or spec.role, plan.tasks)
         except PlanRefused as error:
             detail = {"reason": error.reason, "tasks": list(error.tasks)[:50]}
+            if error.reason == UPWARD:
+                out.append(Violate(UPWARD, str(error), name, name, view.proposals[name]))
             out.append(Decide("refuse_subtasks", str(error), name, task=name, detail=detail))
             continue
         taken.add(t.id for t in plan.tasks)
         why = f"{len(plan.tasks)} tasks proposed, checked"
         out.append(Decide("accept_subtasks", why, name, task=name, detail={"tasks": [t.id for t in plan.tasks]}))
     return out
-
-
-def _check_tiers(roles: Mapping[str, Mapping[str, Json]], proposer: str, tasks: Sequence[PlanTask]) -> None:
-    """Work goes down: nobody proposes tasks for a role of a higher tier. Raises PlanRefused."""
-
-    def tier(role: str) -> str:
-        found = roles.get(role, {}).get("tier")
-        return found if isinstance(found, str) and found in TIERS else TIERS[0]
-
-    above = [t.id for t in tasks if TIERS.index(tier(t.role)) > TIERS.index(tier(proposer))]
-    if above:
-        why = f"role {proposer!r} ({tier(proposer)}) proposes work for a higher tier: {', '.join(above)}"
-        raise PlanRefused(why, reason="upward_delegation", tasks=tuple(above))
 
 
 def _guard(view: View) -> Decide | None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Final
 
 from coordinator import planfile
-from coordinator.commands import Assign, Command, Decide, Finish, Pend
+from coordinator.commands import Assign, Command, Decide, Finish, Pend, Violate
+from coordinator.flows import tiers
 from coordinator.flows.dispatch import GOAL_MAX, next_agent, terms
+from coordinator.flows.tiers import UPWARD
 from coordinator.view import PLANNER_PREFIX, TaskView, View
 from protocol.errors import PlanRefused
 from protocol.record import Json
@@ -27,11 +29,12 @@ def step(view: View) -> list[Command]:
         known = ", ".join(sorted(view.roles)) or "none yet: is a worker running?"
         return [_fail(view, f"there is no plan, and nobody ever published the role {role!r} (known roles: {known})")]
     refused: list[str] = []
+    upward: PlanRefused | None = None
     for number in range(1, TRIES + 1):
         name = f"{PLANNER_PREFIX}{number}"
         task = view.tasks.get(name)
         if task is None:
-            return _begin(view, name, role, refused)
+            return _begin(view, name, role, refused, upward)
         if task.state == "pending":
             return [_assign(view, name, task, role, refused)]
         if task.state in ("blocked", "cancelled"):
@@ -44,22 +47,33 @@ def step(view: View) -> list[Command]:
                 raise PlanRefused("the plan has no tasks", reason="bad_task", mend="plan at least one task")
             if view.roles is not None:
                 plan.check_roles(view.roles)
+                tiers.check(view.roles, task.role or role, plan.tasks, least="organize")
         except PlanRefused as error:
             refused.append(str(error))
+            upward = error if error.reason == UPWARD else None
             continue
         return [Decide("adopt_plan", f"{len(plan.tasks)} tasks, checked", name, task=name)]
-    return [_fail(view, f"{TRIES} plans were refused: {' | '.join(refused)}")]
+    return [
+        *_violation(view, f"{PLANNER_PREFIX}{TRIES}", upward),
+        _fail(view, f"{TRIES} plans were refused: {' | '.join(refused)}"),
+    ]
 
 
-def _begin(view: View, name: str, role: str, refused: list[str]) -> list[Command]:
+def _begin(view: View, name: str, role: str, refused: list[str], upward: PlanRefused | None) -> list[Command]:
     out: list[Command] = []
     if refused:
         before = f"{PLANNER_PREFIX}{int(name.removeprefix(PLANNER_PREFIX)) - 1}"
+        out += _violation(view, before, upward)
         out.append(Decide("refuse_plan", refused[-1], before, task=before))
     detail: dict[str, Json] = {"role": role, "purpose": "plan", "prefix": name, "depends_on": []}
     out.append(Pend(name, detail, view.session, f"{name}: a plan is wanted"))
     out.append(_assign(view, name, None, role, refused))
     return out
+
+
+def _violation(view: View, name: str, upward: PlanRefused | None) -> list[Violate]:
+    """A plan that gives work sideways or up is more than a refusal."""
+    return [] if upward is None else [Violate(UPWARD, str(upward), name, name, view.tasks[name].result)]
 
 
 def _assign(view: View, name: str, task: TaskView | None, role: str, refused: list[str]) -> Assign:
@@ -83,13 +97,13 @@ def _assign(view: View, name: str, task: TaskView | None, role: str, refused: li
 
 
 def _candidates(view: View) -> list[dict[str, Json]]:
-    """The roles that a plan may name, as the fleet published them."""
+    """The roles that a plan may name, as the fleet published them: those below the planner."""
     keys = ("name", "description", "kind", "tier")
     roles = view.roles or {}
     return [
         {"id": role, **{k: front[k] for k in keys if front.get(k)}}
         for role, front in sorted(roles.items())
-        if role not in NOT_FOR_PLANS
+        if role not in NOT_FOR_PLANS and tiers.tier_of(roles, role) == tiers.TIERS[0]
     ][:200]
 
 

@@ -1,6 +1,6 @@
 """The flow `route`: a session that says only what is wanted. Code chooses between one task and a plan.
 
-Guarantees: as the flow `plan`; the choice and its reasons are one decision on record (see `coordinator.flows.choosing`),
+Guarantees: as the flow `plan`; the choice and its reasons are one decision on record (`coordinator.flows.choosing`),
 and from then on the session is led as `solo` or `plan` is. Pure.
 """
 

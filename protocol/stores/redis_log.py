@@ -109,16 +109,18 @@ class RedisLog:
             raise no_such_space(space)
         return outcomes
 
-    async def append_many(self, batches: Sequence[Batch]) -> list[list[Appended]]:
+    async def append_many(
+        self, batches: Sequence[Batch], *, then: Sequence[Sequence[Arg]] = ()
+    ) -> list[list[Appended]]:
         """Append to many spaces in one round trip (a batch above 100 records is cut into several scripts). Records of
-        a space that is not there come back refused as ``no_such_space``."""
+        a space that is not there come back refused as ``no_such_space``. ``then``: see ``Scripts.run_many``."""
         calls: list[tuple[list[str], list[Arg]]] = []
         back: list[int] = []
         for at, (space, records, owner) in enumerate(batches):
             for k in range(0, len(records), BATCH_MAX):
                 calls.append(self._call(space, records[k : k + BATCH_MAX], owner, mode="batch"))
                 back.append(at)
-        answers = await self._scripts.run_many("append", calls)
+        answers = await self._scripts.run_many("append", calls, then=then)
         out: list[list[Appended]] = [[] for _ in batches]
         for at, answer in zip(back, answers, strict=True):
             if isinstance(answer, Exception):

@@ -11,6 +11,7 @@ from typing import Final
 
 from protocol.keys import Keys
 from protocol.stores.client import Client, guard
+from protocol.stores.scripts import Arg
 
 CAPPED_AT: Final = 10_000
 
@@ -29,13 +30,13 @@ class Wake:
             return
         with guard("wake"):
             async with self._client.pipeline(transaction=False) as pipe:
-                self.add_to(pipe, spaces)
+                for command in self.commands(spaces):
+                    pipe.execute_command(*command)
                 await pipe.execute()
 
-    def add_to(self, pipe: Client, spaces: Sequence[str]) -> None:
-        """The same as part of a caller's pipeline."""
-        for space in spaces:
-            pipe.xadd(self._keys.wake, {"s": space}, maxlen=CAPPED_AT, approximate=True)
+    def commands(self, spaces: Sequence[str]) -> list[tuple[Arg, ...]]:
+        """The same as commands, to ride along in a caller's round trip."""
+        return [("XADD", self._keys.wake, "MAXLEN", "~", CAPPED_AT, "*", "s", space) for space in spaces]
 
     async def now(self) -> str:
         """The last id, from which to listen on."""

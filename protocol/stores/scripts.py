@@ -21,6 +21,8 @@ from protocol.tasks import lua_tables
 
 _INCLUDE = re.compile(r"^--#include (\w+)$", re.MULTILINE)
 Arg = str | bytes | int | float
+Call = tuple[Sequence[str], Sequence[Arg]]
+"""(keys, arguments) of one run of a script."""
 
 
 @cache
@@ -55,23 +57,27 @@ class Scripts:
                 await awaited(self._client.script_load(source(name)))
                 return await awaited(self._client.evalsha(sha(name), len(keys), *keys, *args))  # type: ignore[arg-type]
 
-    async def run_many(self, name: str, calls: Sequence[tuple[Sequence[str], Sequence[Arg]]]) -> list[Any]:
-        """Run one script for many key sets in one round trip; one answer or exception a call, in order."""
+    async def run_many(self, name: str, calls: Sequence[Call], *, then: Sequence[Sequence[Arg]] = ()) -> list[Any]:
+        """Run one script for many key sets in one round trip; one answer or exception a call, in order. ``then``:
+        commands that ride along behind them, whatever becomes of the scripts (hints that may be given in vain)."""
         if not calls:
             return []
-        if len(calls) == 1:
+        if len(calls) == 1 and not then:
             return [await self.run(name, *calls[0])]
         with guard(name):
-            answers = await self._pipeline(name, calls)
+            answers = await self._pipeline(name, calls, then)
             if any(isinstance(a, rx.NoScriptError) for a in answers):
                 await awaited(self._client.script_load(source(name)))
                 missed = [i for i, a in enumerate(answers) if isinstance(a, rx.NoScriptError)]
-                for i, answer in zip(missed, await self._pipeline(name, [calls[i] for i in missed]), strict=True):
+                again = await self._pipeline(name, [calls[i] for i in missed], then)
+                for i, answer in zip(missed, again, strict=True):
                     answers[i] = answer
             return answers
 
-    async def _pipeline(self, name: str, calls: Sequence[tuple[Sequence[str], Sequence[Arg]]]) -> list[Any]:
+    async def _pipeline(self, name: str, calls: Sequence[Call], then: Sequence[Sequence[Arg]]) -> list[Any]:
         async with self._client.pipeline(transaction=False) as pipe:
             for keys, args in calls:
                 pipe.evalsha(sha(name), len(keys), *keys, *args)  # type: ignore[arg-type]
-            return list(await pipe.execute(raise_on_error=False))
+            for command in then:
+                pipe.execute_command(*command)
+            return list(await pipe.execute(raise_on_error=False))[: len(calls)]
