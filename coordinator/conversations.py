@@ -146,8 +146,7 @@ class SessionWords:
             case "task_blocked" | "task_failed":
                 return self._leader(record.what, chat=record.event == "task_blocked", task=record.id)
             case "task_agent_lost":
-                about = {} if is_about_agent(record) else {"task": record.id}
-                return self._leader(record.what, **about)
+                return self._leader(record.what, task="" if is_about_agent(record) else record.id)
             case "decision":
                 return self._decision(record)
             case "info" if detail.get("kind") == "question":

@@ -138,6 +138,11 @@ class SpaceKeys:
         return f"{self.base}:area:{area}"
 
 
+    def rebuilt(self, part: str) -> str:
+        """what a rebuild has made so far, under the names of the projections; expires 1 h after it stopped."""
+        return f"{self.base}:rb:{part}"
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """All keys under one prefix (``rc:`` by default): two fleets with two prefixes share a server unseen."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
 from protocol.cursor import entry_key
-from protocol.record import Json, Record, Trace, sameness, word
+from protocol.record import Json, Record, sameness, word
 from protocol.tasks import TaskState, fold, is_about_agent, is_start, mark
 
 Raw = tuple[str, Mapping[str, Json]]
@@ -27,13 +27,6 @@ def record_of_raw(fields: Mapping[str, Json]) -> Record | None:
         return Record.model_validate(dict(fields))
     except ValidationError:
         return None
-
-
-def trusted(fields: Mapping[str, Json]) -> Record:
-    """The record of fields that the store wrote: nothing is judged again. Raises KeyError, TypeError for others."""
-    trace: Any = fields["trace"]
-    made: Any = {**fields, "trace": Trace.model_construct(**{"parent_id": None, **trace})}
-    return Record.model_construct(**made)
 
 
 def is_task_record(record: Record) -> bool:
@@ -68,7 +61,7 @@ class Projection:
             return
         fold(self.tasks, [(entry, record)])
         event = record.event
-        if (record.is_task and event != "task_merged") or event in ("decision", "task_agent_lost"):
+        if (event.startswith("task_") and event != "task_merged") or event == "decision":
             self.marks["matter"] = entry
         if is_task_record(record):
             return

@@ -53,10 +53,8 @@ def step(view: View) -> list[Command]:
             upward = error if error.reason == UPWARD else None
             continue
         return [Decide("adopt_plan", f"{len(plan.tasks)} tasks, checked", name, task=name)]
-    return [
-        *_violation(view, f"{PLANNER_PREFIX}{TRIES}", upward),
-        _fail(view, f"{TRIES} plans were refused: {' | '.join(refused)}"),
-    ]
+    why = f"{TRIES} plans were refused: {' | '.join(refused)}"
+    return [*_violation(view, f"{PLANNER_PREFIX}{TRIES}", upward), _fail(view, why)]
 
 
 def _begin(view: View, name: str, role: str, refused: list[str], upward: PlanRefused | None) -> list[Command]:

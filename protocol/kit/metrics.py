@@ -105,6 +105,7 @@ class Metrics:
             self.admit("role", role)
         for model in models:
             self.admit("model", model)
+        self._children: dict[tuple[object, ...], Any] = {}
 
     def admit(self, label: str, value: str) -> None:
         """``value`` becomes one of the label's values, as long as there are not 200 of them."""
@@ -149,10 +150,17 @@ class Metrics:
         )
 
     def _child(self, name: str, kind: Kind, labels: Mapping[str, str]) -> Any:
-        row, collector = self._collectors[name]
-        if row.kind != kind:
-            raise TypeError(f"{name!r} is a {row.kind}, not a {kind}")
-        return collector.labels(**{label: self._fold(label, value) for label, value in labels.items()})
+        key = (name, kind, *labels.items())
+        child = self._children.get(key)
+        if child is None:
+            row, collector = self._collectors[name]
+            if row.kind != kind:
+                raise TypeError(f"{name!r} is a {row.kind}, not a {kind}")
+            folded = {label: self._fold(label, value) for label, value in labels.items()}
+            child = collector.labels(**folded)
+            if folded == labels:  # a value that is folded may be admitted later, and what is kept stays bounded
+                self._children[key] = child
+        return child
 
     def _fold(self, label: str, value: str) -> str:
         known = LABELS[label]

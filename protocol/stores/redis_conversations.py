@@ -18,6 +18,7 @@ from protocol.ports import Dispatch, Loaded, Mail, Saved
 from protocol.record import Json
 from protocol.stores.client import Client, awaited, guard
 from protocol.stores.scripts import Arg, Scripts
+from protocol.stores.wire import loads
 
 CONVERSATION_MAX_BYTES: Final = 64 * 1024 * 1024
 MAILBOX_MAX: Final = 1_000
@@ -232,5 +233,5 @@ def _entry(entry: bytes, fields: Mapping[bytes, bytes]) -> Saved:
         task=fields[b"s"].decode(),
         attempt=int(fields[b"a"]),
         at_ms=int(fields[b"t"]),
-        body=orjson.loads(fields[b"d"]),
+        body=loads(fields[b"d"]),
     )
