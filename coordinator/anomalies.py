@@ -89,9 +89,7 @@ class _Seen:
     def add(self, kind: str, message: str, record: Record | None, entry: str, *more: tuple[str, str]) -> None:
         first = ((record.id, entry),) if record is not None else (("", entry),)
         pairs = (*more, *first)
-        self.found.append(
-            Anomaly(kind, message, tuple(i for i, _ in pairs if i), tuple(e for _, e in pairs if e))
-        )
+        self.found.append(Anomaly(kind, message, tuple(i for i, _ in pairs if i), tuple(e for _, e in pairs if e)))
 
 
 def find_anomalies(
@@ -199,7 +197,9 @@ def _lawful(seen: _Seen, entry: str, record: Record) -> bool:
             seen.add("transition_violation", f"{ruling.reason}: {ruling.message}", record, entry)
         return False
     if record.id in seen.ids:
-        seen.add("duplicate_identity", f"the id {record.id!r} stands twice", record, entry, (record.id, seen.ids[record.id]))
+        seen.add(
+            "duplicate_identity", f"the id {record.id!r} stands twice", record, entry, (record.id, seen.ids[record.id])
+        )
         return False
     seen.ids[record.id] = entry
     _settle(seen, entry, record)
@@ -227,7 +227,12 @@ def _without_entry(seen: _Seen, states: Mapping[str, TaskState], ids: Mapping[st
         for mark, (_, entry) in state.seen.items():
             if entry not in seen.entries and entry_key(entry) <= last:
                 seen.found.append(
-                    Anomaly("missing_twin", f"the state has {mark!r} of {task!r} at {entry}: no entry there", (task,), (entry,))
+                    Anomaly(
+                        "missing_twin",
+                        f"the state has {mark!r} of {task!r} at {entry}: no entry there",
+                        (task,),
+                        (entry,),
+                    )
                 )
     for id, packed in ids.items():
         entry = packed.rpartition(",")[2]
@@ -252,7 +257,9 @@ def _silent(seen: _Seen, states: Mapping[str, TaskState], now_ms: int, lost_s: f
         holds = f", it holds {', '.join(held[:5])}" if held else ""
         words = f"no sign of {name!r} for {(now_ms - agent.last_ms) / 1000:.0f} s{holds}"
         seen.found.append(
-            Anomaly("silent_agent", words, (agent.last_id, *(t for t in held if t != agent.last_id)), (agent.last_entry,))
+            Anomaly(
+                "silent_agent", words, (agent.last_id, *(t for t in held if t != agent.last_id)), (agent.last_entry,)
+            )
         )
 
 

@@ -77,9 +77,7 @@ class Folder:
                 mend="name a directory that `rolecall export` wrote",
             )  # fmt: skip
         store, index = self._read(self._root / "state.json") or {}, self._read(home / "index.json") or {}
-        roles = {
-            path.name: path.read_text(encoding="utf-8") for path in sorted((self._root / "agents").glob("*.md"))
-        }
+        roles = {path.name: path.read_text(encoding="utf-8") for path in sorted((self._root / "agents").glob("*.md"))}
         found: list[SessionDocs] = []
         problems: list[Problem] = []
         for name in names:
@@ -172,6 +170,8 @@ class Folder:
                 return None
         try:
             value = json.loads(data.decode("utf-8-sig"), parse_constant=_no_constant)
+            if b"\\u" in data:
+                json.dumps(value, ensure_ascii=False).encode()  # half a character can't be written again
         except (ValueError, RecursionError) as error:
             raise _bad(path, f"it is no JSON: {error}") from None
         if not isinstance(value, dict):

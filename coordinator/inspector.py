@@ -73,7 +73,7 @@ class Inspector:
         chosen = [
             (name, meta)
             for name, meta in zip(names, metas, strict=True)
-            if meta.get("kind") == "session" and (archived or meta.get("status", "active") != "archived")
+            if meta.get("kind") in LISTED and (archived or meta.get("status", "active") != "archived")
         ]
         chosen.sort(key=lambda pair: (-int(pair[1].get("created", 0)), pair[0]))
         return await self._overviews(chosen[:limit])

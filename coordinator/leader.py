@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 from coordinator.leading import Lead, LeaseLost, RoleBook, Stores
 from protocol.errors import ConfigError, StoreError
-from protocol.kit.lifecycle import Stopping
+from protocol.kit.lifecycle import Stopping, cancelled
 from protocol.kit.logs import get_log
 from protocol.ports import Clock
 
@@ -103,7 +103,7 @@ class Leader:
                 task.result()
         finally:
             self._ending = True
-            await _cancelled([*loops, ended])
+            await cancelled([*loops, ended])
             await self._end()
 
     async def _listen(self) -> None:
@@ -253,7 +253,7 @@ class Leader:
         """Finish the steps in hand, then give the leases up and tell the others."""
         if self._running:
             await asyncio.wait(self._running.values(), timeout=MOST_PAUSE_S)
-        await _cancelled(list(self._running.values()))
+        await cancelled(list(self._running.values()))
         mine = list(self._leads)
         self._leads.clear()
         try:
@@ -262,12 +262,3 @@ class Leader:
             await self._wake.ring(mine)
         except StoreError:
             pass  # they end by themselves
-
-
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    """End tasks. Asked more than once: a client library may swallow a cancellation that meets an answer."""
-    pending = {task for task in tasks if not task.done()}
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=0.2)

@@ -24,7 +24,7 @@ from coordinator.takeover import Takeover
 from protocol.errors import StoreError
 from protocol.keys import Keys
 from protocol.kit.crash import crash_point
-from protocol.kit.lifecycle import Stopping
+from protocol.kit.lifecycle import Stopping, cancelled
 from protocol.kit.logs import get_log
 from protocol.kit.metrics import Metrics
 from protocol.kit.patience import Patience
@@ -99,9 +99,7 @@ class Manager:
                 await patience("sweep", self.sweep)
                 await stopping.sleep(max(0.0, self._settings.sweep_s - (time.monotonic() - began)))
         finally:
-            for task in (beating, listening):
-                task.cancel()
-            await asyncio.gather(beating, listening, return_exceptions=True)
+            await cancelled((beating, listening))
             await self._leave()
 
     async def sweep(self) -> None:

@@ -153,9 +153,7 @@ class Steering:
             )  # fmt: skip
         raise Refused(f"the flow {flow!r} is not part of this version", reason="no_words")
 
-    def _record(
-        self, space: str, agent: Agent, event: str, name: str, what: str, detail: Mapping[str, Json]
-    ) -> Record:
+    def _record(self, space: str, agent: Agent, event: str, name: str, what: str, detail: Mapping[str, Json]) -> Record:
         return Record(
             id=name, who=self._who, time=int(self._clock()), event=event, what=sentence(what),  # type: ignore[arg-type]  # one of the 17
             detail=dict(detail), trace=Trace(parent_id=agent.task or None, session_id=space),

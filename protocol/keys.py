@@ -137,7 +137,6 @@ class SpaceKeys:
         """hash: the small files of a workspace area: path -> text."""
         return f"{self.base}:area:{area}"
 
-
     def rebuilt(self, part: str) -> str:
         """what a rebuild has made so far, under the names of the projections; expires 1 h after it stopped."""
         return f"{self.base}:rb:{part}"

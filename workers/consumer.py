@@ -184,6 +184,10 @@ class Consumer:
         until = time.monotonic() + grace_s
         while self.hands and time.monotonic() < until and not self._stopping.now and not self._heart.buried:
             await self._wait_for_slot(min(0.1, max(0.0, until - time.monotonic())))
+        self.cancel_turns()
+
+    def cancel_turns(self) -> None:
+        """Stop every turn that still runs: while draining its attempt is handed back."""
         for hand in list(self.hands.values()):
             if hand.turn is not None and not hand.turn.done():
                 hand.turn.cancel()

@@ -20,7 +20,7 @@ import redis
 from protocol.errors import ConfigError, RolecallError, StoreDenied
 from protocol.keys import Keys
 from protocol.kit import crash, embedded, logs
-from protocol.kit.lifecycle import Stopping
+from protocol.kit.lifecycle import Stopping, cancelled
 from protocol.kit.logs import get_log
 from protocol.kit.metrics import Metrics, MetricsServer
 from protocol.kit.rolefiles import RoleFile
@@ -139,8 +139,7 @@ class Host:
             try:
                 await self._worker.run()
             finally:
-                publishing.cancel()
-                await asyncio.gather(publishing, return_exceptions=True)
+                await cancelled((publishing,))
         except Exception as error:  # noqa: BLE001 - arq must not swallow it: the process ends with it
             self._failure = error
             log.error("the worker failed", error=error, why=str(error))

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from protocol.errors import StoreError
 from protocol.keys import Keys
-from protocol.kit.lifecycle import Stopping
+from protocol.kit.lifecycle import Stopping, cancelled
 from protocol.kit.logs import get_log
 from protocol.kit.metrics import Metrics
 from protocol.kit.patience import Patience
@@ -156,9 +156,7 @@ class Worker:
             await self._until_empty(consumer, heart)
         finally:
             buried = heart.buried
-            for task in (reading, *side):
-                task.cancel()
-            await asyncio.gather(reading, *side, return_exceptions=True)
+            await cancelled((reading, *side))
             await heart.stop()
         if not buried:
             await self._leave()
@@ -176,6 +174,7 @@ class Worker:
     async def _until_empty(self, consumer: Consumer, heart: Heart) -> None:
         """What was cancelled or has just ended is still delivered; a store that is away gets a moment, no more."""
         until = time.monotonic() + LEAVE_S
+        asyncio.get_running_loop().call_later(LEAVE_S / 2, consumer.cancel_turns)  # see ``cancelled``
         while consumer.hands and time.monotonic() < until and not heart.buried:  # noqa: ASYNC110 - two reasons to end
             await asyncio.sleep(0.02)
 

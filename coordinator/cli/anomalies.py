@@ -15,20 +15,24 @@ from coordinator.cli.store import Target, open_target, target_options
 @click.command("detect-anomalies", cls=Command, short_help="Find what is wrong with a log.")
 @click.option("--stuck-s", type=click.FloatRange(0), default=900.0, show_default=True, metavar="S",
               help="A task that stands in a state for longer is stuck.")  # fmt: skip
+@click.option("--fail", is_flag=True, help="Exit 1 if there is something.")
 @target_options
 @pass_app
-def detect_anomalies(app: App, target: Target, stuck_s: float) -> int:
-    """Find what is wrong with a space's log; exits 1 if there is something.
+def detect_anomalies(app: App, target: Target, stuck_s: float, fail: bool) -> int:
+    """Find what is wrong with a space's log.
 
     Format faults, silent agents, time that runs backwards, tasks stuck in a state, workspace, transition and delegation
     violations, duplicate identities, entries without their twin in the state. Changes nothing.
     """
     from coordinator.anomalies import Anomaly, find_anomalies
     from coordinator.doubt import look
+    from protocol.stores.redis_projections import RedisProjections
 
     async def work() -> list[Anomaly]:
         async with open_target(app, target) as opened:
-            seen = await look(opened.log, opened.store, opened.space)
+            store = opened.store
+            projections = RedisProjections(store.client, store.keys, store.scripts) if store else None
+            seen = await look(opened.log, projections, opened.space)
             return find_anomalies(
                 seen.rows, seen.tasks, seen.ids, now_ms=seen.now_ms, lost_s=app.settings.lost_s, stuck_s=stuck_s,
                 detail_max_bytes=app.settings.detail_max_bytes,
@@ -45,4 +49,4 @@ def detect_anomalies(app: App, target: Target, stuck_s: float) -> int:
     )
     if found:
         app.note(counts(by_kind))
-    return 1 if found else 0
+    return 1 if found and fail else 0

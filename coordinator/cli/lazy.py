@@ -51,6 +51,8 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "answer": (FLEET, "tasks:answer", "Answer a question that an agent asked."),
     "message": (FLEET, "agents:message", "Send a message to an agent."),
     "say": (FLEET, "agents:say", "Speak up in a session."),
+    "export": (FLEET, "export:export", "Write a session's conversations as files."),
+    "import": (FLEET, "export:import_", "Read conversations back from files."),
     "config": (FLEET, "doctor:config", "Show the settings in force."),
     "doctor": (FLEET, "doctor:doctor", "Find what is wrong with this installation or fleet."),
 }

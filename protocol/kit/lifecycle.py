@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _CANCEL_S = 5.0
+_AGAIN_S = 0.2
 
 
 class Stopping:
@@ -159,3 +160,13 @@ async def _first(task: asyncio.Future[Any], other: Awaitable[None], timeout_s: f
     finally:
         waiter.cancel()
         await asyncio.wait({waiter})  # not `await waiter`: that could swallow a cancellation of ours
+
+
+async def cancelled(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    """End tasks and wait for their end. Asks more than once: before Python 3.12 ``asyncio.wait_for`` (redis-py uses it)
+    may swallow a cancellation that meets an answer."""
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=_AGAIN_S)

@@ -26,7 +26,7 @@ _PASSWORD = re.compile(r"(\w[\w+.-]*://)[^/@\s'\"]*@")
 _PLAIN = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _ODD = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _FIELDS = "rolecall_fields"
-_QUIET = ("httpx", "httpcore", "openai", "asyncio", "arq")
+_QUIET = ("httpx", "httpx2", "httpcore", "openai", "asyncio", "arq")
 
 
 class Log:

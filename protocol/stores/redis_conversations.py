@@ -49,9 +49,10 @@ class RedisConversations:
         """The conversation of ``dispatch.agent``, for this attempt alone. Touches nothing yet."""
         return RedisConversation(self._client, self._scripts, self._keys, dispatch, max_bytes=self._max_bytes)
 
-    async def read(self, space: str, agent: str) -> Loaded:
-        """All that is saved of one agent; no fence. An agent without a conversation is an empty one."""
-        return await _load(self._client, self._keys.space(space), check_name(agent, "agent"))
+    async def read(self, space: str, agent: str, *, after: int = 0) -> Loaded:
+        """All that is saved of one agent, or the entries after number ``after``; no fence. An agent without a
+        conversation is an empty one."""
+        return await _load(self._client, self._keys.space(space), check_name(agent, "agent"), after)
 
     async def agents(self, space: str) -> dict[str, int]:
         """Every agent of the space that ever had a conversation, with its number."""
@@ -201,13 +202,13 @@ class RedisConversation:
         return await _mail(self._client, self._keys, self._dispatch.agent, limit)
 
 
-async def _load(client: Client, keys: SpaceKeys, agent: str) -> Loaded:
+async def _load(client: Client, keys: SpaceKeys, agent: str, after: int = 0) -> Loaded:
     """Metadata and mailbox first, then the entries in pages: what is added meanwhile is at the end."""
     with guard("conversation"):
         async with client.pipeline(transaction=False) as pipe:
             pipe.hgetall(keys.conv_meta(agent))
             pipe.xlen(keys.mailbox(agent))
-            pipe.xrange(keys.conv(agent), count=PAGE)
+            pipe.xrange(keys.conv(agent), min=f"({after}-0", count=PAGE)
             meta, waiting, page = await pipe.execute()
         entries: list[Saved] = [_entry(*found) for found in page]
         while len(page) == PAGE:

@@ -74,6 +74,10 @@ class Endpoint:
         """The answer to a request: the next of the list."""
         return self.answers.pop(0)
 
+    async def answer(self, request: dict[str, Json]) -> Answer:
+        """The same, for an endpoint that takes its time."""
+        return self.choose(request)
+
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await self._serve(reader, writer)
@@ -88,7 +92,7 @@ class Endpoint:
         headers = dict(line.lower().split(": ", 1) for line in lines if ": " in line)
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         self.requests.append((first.split(" ")[1], headers, json.loads(raw) if raw else {}))
-        answer = self.choose(self.requests[-1][2])
+        answer = await self.answer(self.requests[-1][2])
         size = "" if answer.hang_up else f"content-length: {sum(map(len, answer.pieces))}\r\n"
         chunked = "transfer-encoding: chunked\r\n" if answer.hang_up else ""
         extra = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())

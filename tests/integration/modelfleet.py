@@ -7,7 +7,7 @@ request; what happened is read from the log.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,18 +69,21 @@ async def model_fleet(
     *,
     roles: Mapping[str, str],
     workers: Mapping[str, int],
-    model: Mapping[str, Json] | None = None,
+    models: Sequence[Mapping[str, Json]] = ({},),
     **more: str,
 ) -> AsyncIterator[ModelFleet]:
-    """``roles``: id -> further lines of its front matter; ``workers``: how many of each; ``model``: more fields of the
-    one entry ``main`` of the models list; ``more``: environment of the workers."""
+    """``roles``: id -> further lines of its front matter; ``workers``: how many of each; ``models``: what each
+    entry of the models list has beside the endpoint's url (its key is ``main`` by default); ``more``: environment of
+    the workers."""
     fleet = ChaosFleet.make(folder / "fleet", env)
     for name, lines in roles.items():
         front = f"---\nid: {name}\nname: 角色 {name}\ndescription: 测试\n{lines}---\n你完成任务。\n"
         (fleet.folder / "roles" / f"{name}.md").write_text(front, encoding="utf-8")
-    entry = {"key": "main", "model": "m", "base_url": endpoint.url} | dict(model or {})
-    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
-    (fleet.folder / "rolecall.toml").write_text(f"[[models]]\n{lines}", encoding="utf-8")
+    text = ""
+    for given in models:
+        entry = {"key": "main", "model": "m", "base_url": endpoint.url} | dict(given)
+        text += "[[models]]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
+    (fleet.folder / "rolecall.toml").write_text(text, encoding="utf-8")
     try:
         fleet.start("leader")
         fleet.start("manager")

@@ -13,6 +13,7 @@ from protocol.record import Json, Record
 from tests.integration.cli_support import Cli
 from tests.integration.endpoint import Answer, Endpoint, error, serving
 from tests.integration.modelfleet import ModelFleet, model_fleet, says_using
+from workers.offline.server import OfflineServer
 
 FEATURES = {
     "steps": 3, "tools": 0, "subtasks": 2, "dependencies": True, "parallel_branches": 0, "sources": 1, "files": 0,
@@ -58,10 +59,15 @@ ROLES = {
 
 @pytest.mark.slow
 async def test_a_goal_alone_is_routed_planned_and_done(tmp_path: Path, fleet_env: dict[str, str], cli: Cli) -> None:
+    offline, url = await OfflineServer().start()
     async with (
+        offline,
         serving(endpoint=Shaped(strict=True)) as endpoint,
-        model_fleet(tmp_path, fleet_env, endpoint, roles=ROLES, workers=dict.fromkeys(ROLES, 1)) as up,
-    ):
+        model_fleet(
+            tmp_path, fleet_env, endpoint, roles=ROLES, workers=dict.fromkeys(ROLES, 1),
+            models=[{}, {"key": "stand-in", "base_url": url, "model": ""}],
+        ) as up,
+    ):  # fmt: skip
         said = await asyncio.to_thread(cli, "run", "写一份报告", "--json", "--budget-tokens", "50000")
         assert said.json["status"] == "delivered"
         records = await up.records(said.json["session"])
@@ -83,6 +89,7 @@ async def test_a_goal_alone_is_routed_planned_and_done(tmp_path: Path, fleet_env
         assert isinstance(endpoint, Shaped)
         endpoint.features = {**FEATURES, "steps": 1}
         await _simple(up)
+        await _shape_supported(up)
 
 
 def _said_once(records: list[Record]) -> None:
@@ -103,3 +110,14 @@ async def _simple(up: ModelFleet) -> None:
     assert [r.id for r in records if r.event == "task_completed"] == ["route.1", "solo"]
     fallback = [r.detail["wanted"] for r in records if r.detail.get("kind") == "model_fallback"]
     assert fallback == ["另一个"]
+
+
+async def _shape_supported(up: ModelFleet) -> None:
+    """An endpoint that knows ``response_format`` (the stand-in does) gives the role's shape; nothing is remarked."""
+    space = await up.run(Order(goal="写一句", flow="solo", role="writer", models={"writer": "stand-in"}))
+    assert (await up.end(space)).detail["status"] == "completed"
+    records = await up.records(space)
+    [done] = [r for r in records if r.event == "task_completed"]
+    assert isinstance(done.detail["result"]["text"], str)
+    assert done.detail["model"]["key"] == "stand-in"
+    assert not [r for r in records if r.event == "info"]

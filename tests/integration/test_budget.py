@@ -221,7 +221,7 @@ async def test_a_session_whose_budget_is_used_up_ends_cleanly_with_what_there_is
         serving(endpoint=Counting()) as endpoint,
         model_fleet(
             tmp_path, fleet_env, endpoint, roles={"writer": "concurrency: 2\n"}, workers={"writer": 3},
-            model={"price_input": 1.0, "price_output": 2.0, "max_output_tokens": 500},
+            models=[{"price_input": 1.0, "price_output": 2.0, "max_output_tokens": 500}],
         ) as up,
     ):  # fmt: skip
         space = await up.run(Order(goal="写一本书", plan=plan, guards={"tokens": 4_500}))

@@ -38,7 +38,9 @@ async def dispatch(fleet: ChaosFleet, *names: str, **given: Any) -> None:
     records = [
         Record(
             id=name, who="leader", time=1, event="task_assigned", what=name,
-            detail={"role": "stepper", "attempt": 1, "agent": f"stepper_{n}", "input": {"name": name, "log": log, **given}},
+            detail={
+                "role": "stepper", "attempt": 1, "agent": f"stepper_{n}", "input": {"name": name, "log": log, **given},
+            },
             trace={"parent_id": None, "session_id": SPACE},  # type: ignore[arg-type]
         )
         for n, name in enumerate(names, 1)
@@ -70,7 +72,8 @@ async def test_a_worker_holds_no_more_than_it_can_start_and_the_rest_waits_in_th
     fleet.start("stepper.1")
     stream, most = fleet.keys.role("stepper"), 0
     while (await state(fleet, "t7")).state != "completed":
-        pending = await fleet.client.xpending(stream, "workers") if await fleet.client.exists(stream) else {"pending": 0}
+        there = await fleet.client.exists(stream)
+        pending = await fleet.client.xpending(stream, "workers") if there else {"pending": 0}
         most = max(most, int(pending["pending"]))
         await asyncio.sleep(0.02)
     assert most == 2, "its concurrency, no more"
@@ -212,7 +215,7 @@ async def test_check_tells_a_served_role_from_one_that_nobody_serves(fleet: Chao
     worker = fleet.start("stepper.1")
 
     async def served() -> bool:
-        return await fleet.client.exists(fleet.keys.health("stepper")) == 1
+        return bool(await fleet.client.exists(fleet.keys.health("stepper")))
 
     await wait_until(served, f"the role is served\n{fleet.logs()}", 20)
     assert await check() == 0
