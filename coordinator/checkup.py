@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import orjson
 
+from coordinator import selftest
 from protocol.errors import GateRefused, RolecallError
 from protocol.keys import Keys
 from protocol.kit import embedded
@@ -43,9 +44,13 @@ class Check:
         return {"check": self.check, "ok": self.ok, "mend": self.mend}
 
 
-async def examine(settings: Settings, env: Mapping[str, str]) -> list[Check]:
-    """All checks, in an order in which the first bad one is the one to mend first."""
+async def examine(settings: Settings, env: Mapping[str, str], states: Path) -> list[Check]:
+    """All checks, in an order in which the first bad one is the one to mend first. ``states``: the folder of the state
+    files here."""
     out = [*_installation(settings, env)]
+    why = await selftest.test_file()
+    out.append(Check("the store on a state file: self test", not why, why))
+    out += [Check(f"state file {path.name!r}: its lock", not why, why) for path, why in selftest.held_locks(states)]
     url = settings.redis_url
     if url is None:
         found = embedded.find_running(settings.data_dir)
@@ -62,6 +67,8 @@ async def examine(settings: Settings, env: Mapping[str, str]) -> list[Check]:
         server = [check async for check in _server(client, url)]
         out += server
         if len(server) > 1:  # it answers
+            why = await selftest.test_redis(client, settings.prefix)
+            out.append(Check("the store on the server: self test", not why, why))
             out += [check async for check in _fleet(client, settings)]
     except RolecallError as error:
         out.append(Check(f"the fleet: {error.message}", False, error.mend or "look at the server"))

@@ -24,6 +24,8 @@ from protocol.stores.redis_workers import Grave, WorkerInfo, Workers
 from protocol.tasks import TaskState
 
 SHOWN_SESSIONS: Final = 50
+LISTED: Final = ("session", "imported")
+"""Kinds of spaces that hold a person's conversation with a fleet."""
 GRAVES_FOR_S: Final = 600.0
 """A dead worker is shown this long."""
 

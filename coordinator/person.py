@@ -8,18 +8,15 @@ touches what a fleet worker holds but by the law of transitions.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from protocol.errors import AppendRefused, ConfigError, Refused, RoleError
 from protocol.kit.crash import crash_point
-from protocol.ports import Clock
+from protocol.ports import Clock, KnownRoles, Step
 from protocol.record import Json, Record, Trace, digest
-from protocol.stores.redis_dispatch import Ref, RoleStreams
-from protocol.stores.redis_log import RedisLog
-from protocol.stores.redis_roles import Roles
-from protocol.stores.redis_wake import Wake
+from protocol.stores.redis_dispatch import Ref
 from protocol.tasks import TaskState
 
 
@@ -60,12 +57,46 @@ class Standing:
         return self.state.attempt if unused else self.state.attempt + 1
 
 
+class PersonsLog(Protocol):
+    """What a person's deeds need of a log."""
+
+    async def meta(self, space: str) -> dict[str, str]: ...
+    async def get(self, space: str, entry: str) -> Record | None: ...
+    async def task_state(self, space: str, task: str) -> TaskState | None: ...
+    async def task_states(self, space: str) -> dict[str, TaskState]: ...
+    async def open_space(self, space: str) -> None: ...
+    async def append_step(self, space: str, records: Sequence[Record]) -> Step: ...
+
+
+class Enqueues(Protocol):
+    """The roles' streams, as far as a person's deed reaches."""
+
+    async def enqueue(self, refs: Sequence[Ref]) -> object: ...
+
+
+class Rings(Protocol):
+    """Who is told that a space has news."""
+
+    async def ring(self, spaces: Sequence[str]) -> object: ...
+
+
+class NoFleet:
+    """On a state file nobody waits for a dispatch: who works there reads the record."""
+
+    async def enqueue(self, refs: Sequence[Ref]) -> None:
+        pass
+
+    async def ring(self, spaces: Sequence[str]) -> None:
+        pass
+
+
 class Person:
-    """A person at a space. ``who`` goes on record."""
+    """A person at a space. ``who`` goes on record. ``roles`` is None where no fleet publishes any."""
 
     def __init__(
-        self, log: RedisLog, streams: RoleStreams, wake: Wake, roles: Roles, *, who: str, clock: Clock = time.time
-    ) -> None:
+        self, log: PersonsLog, streams: Enqueues, wake: Rings, roles: KnownRoles | None, *, who: str,
+        clock: Clock = time.time,
+    ) -> None:  # fmt: skip
         self._log = log
         self._streams = streams
         self._wake = wake
@@ -84,7 +115,7 @@ class Person:
 
     async def reassign(self, space: str, task: str, role: str, why: str = "") -> Done:
         """Give a task to another role. Raises RoleError for a role that nobody ever published."""
-        known = await self._roles.all()
+        known = {role: {}} if self._roles is None else await self._roles.all()
         if role not in known:
             raise RoleError(f"nobody knows the role {role!r}", mend=f"known: {', '.join(sorted(known)) or 'none yet'}")
         return await self._again(space, await self._standing(space, task), "reassign", role, why)

@@ -66,7 +66,8 @@ class SpaceKeys:
 
     @property
     def names(self) -> str:
-        """hash: ``w:<who>`` and ``s:<session>`` -> their entries, or ``*`` where these have an index stream."""
+        """hash: ``w:<who>`` and ``s:<session>`` -> their entries, or ``*`` where these have an index stream; ``=main``:
+        the first session, ``=multi``: from which entry on sessions are indexed."""
         return f"{self.base}:names"
 
     @property

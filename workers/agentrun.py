@@ -18,12 +18,14 @@ from protocol.record import WHAT_MAX, Json, Record, Trace, canonical, digest
 from protocol.stores.redis_artifacts import Artifacts
 from protocol.stores.redis_budget import MICROS, Budgets
 from protocol.stores.redis_conversations import RedisConversations
+from protocol.stores.redis_live import Live
 from protocol.stores.redis_log import RedisLog
 from protocol.stores.redis_permits import Permits
 from protocol.stores.scripts import Scripts
 from workers.agent import Surroundings, run_agent
 from workers.budget import SharedBudget
 from workers.limits import SharedLimits
+from workers.livetext import LiveText
 from workers.messages import one_line
 from workers.model import ModelClient, choose_model
 from workers.results import with_results
@@ -49,6 +51,7 @@ def agent_runner(parts: RunnerParts) -> Runner:
     runner = SkillRunner(env=os.environ, data_dir=settings.data_dir)
     limits = SharedLimits(Permits(parts.client, parts.keys, scripts))
     budget = SharedBudget(Budgets(parts.client, parts.keys, scripts))
+    live = Live(parts.client, parts.keys, scripts)
     clients: dict[str, ModelClient] = {}
 
     async def run(dispatch: Dispatch, fence: TurnFence) -> Outcome:
@@ -60,19 +63,21 @@ def agent_runner(parts: RunnerParts) -> Runner:
             await notice("model_fallback", warning, {"wanted": wanted, "used": spec.key})
         model = clients.setdefault(spec.key, ModelClient(spec, loopback_only=settings.no_model))
 
-        around = Surroundings(
-            lang=settings.lang, limits=limits, budget=budget, spill=artifacts, notice=notice, draining=parts.draining,
-            spent=partial(_count, parts.metrics, dispatch.role, spec.key),
-        )  # fmt: skip
-        return await run_agent(
-            await with_results(dispatch, parts.client, parts.keys),
-            fence,
-            role=role,
-            conversation=conversations.open(dispatch),
-            model=model,
-            tools=SkillTools(skills, role, runner, agent=dispatch.agent, task=dispatch.task),
-            around=around,
-        )
+        async with LiveText(live, dispatch) as text:
+            around = Surroundings(
+                lang=settings.lang, limits=limits, budget=budget, spill=artifacts, notice=notice,
+                draining=parts.draining, spent=partial(_count, parts.metrics, dispatch.role, spec.key),
+                on_delta=text.delta,
+            )  # fmt: skip
+            return await run_agent(
+                await with_results(dispatch, parts.client, parts.keys),
+                fence,
+                role=role,
+                conversation=conversations.open(dispatch),
+                model=model,
+                tools=SkillTools(skills, role, runner, agent=dispatch.agent, task=dispatch.task),
+                around=around,
+            )
 
     return run
 

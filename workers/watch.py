@@ -94,7 +94,7 @@ class Watch:
 
     async def _beat_records(self, hands: list[Hand]) -> None:
         now = time.monotonic()
-        due = [h for h in hands if h.outcome is None and now - h.beaten >= self._heartbeat_s]
+        due = [h for h in hands if h.outcome is None and not h.fence.lost and now - h.beaten >= self._heartbeat_s]
         by_space: dict[str, list[Record]] = defaultdict(list)
         for hand in due:
             hand.beaten = now

@@ -10,8 +10,9 @@ import click
 from coordinator.cli.app import App, pass_app, read_text
 from coordinator.cli.lazy import Command, Group
 from coordinator.cli.render import clock, table
-from coordinator.cli.store import Target, open_target, target_options
+from coordinator.cli.store import Opened, Store, Target, open_target, target_options
 from coordinator.cli.tasks import person_options
+from protocol.errors import ConfigError
 
 if TYPE_CHECKING:
     from coordinator.steering import Steering
@@ -31,8 +32,7 @@ def agents(app: App, target: Target) -> None:
         from protocol.stores.redis_conversations import RedisConversations
 
         async with open_target(app, target) as opened:
-            assert opened.store is not None, "agents live in a fleet"
-            store = opened.store
+            store = fleet_of(opened)
             conversations = RedisConversations(store.client, store.keys, store.scripts)
             return [agent.to_json() for agent in await steering.agents(store.log, conversations, opened.space)]
 
@@ -92,6 +92,13 @@ def say(app: App, session_id: str, text: str, who: str) -> None:
     app.emit(said, f"said in {session_id}")
 
 
+def fleet_of(opened: Opened) -> Store:
+    """The fleet's store. Raises ConfigError on a state file: nobody's conversation is in one."""
+    if opened.store is None:
+        raise ConfigError("a state file has no agents with conversations", mend="name a session: --session ID")
+    return opened.store
+
+
 def _steer(
     app: App, target: Target, who: str, do: Callable[[Steering, str], Awaitable[dict[str, Any]]]
 ) -> dict[str, Any]:
@@ -103,8 +110,7 @@ def _steer(
         from protocol.stores.redis_conversations import RedisConversations
 
         async with open_target(app, target) as opened:
-            assert opened.store is not None, "agents live in a fleet"
-            store = opened.store
+            store = fleet_of(opened)
             conversations = RedisConversations(store.client, store.keys, store.scripts)
             name = person_name(who)
             steering = Steering(store.log, conversations, store.roles, store.wake, store.person(who), who=name)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from coordinator.cli.app import App, dump, pass_app, write_text
+from coordinator.cli.app import App, dump, pass_app, read_input, write_text
 from coordinator.cli.lazy import Command
 from coordinator.cli.render import counts, plain
 from coordinator.cli.store import Target, open_target, target_options
@@ -56,16 +56,22 @@ def generate_summary(app: App, target: Target, output: str) -> None:
 @click.option("-o", "--output", default="", metavar="FILE", help="Where the merged result goes (.json: as JSON).")
 @click.option("--dry-run", is_flag=True, help="Show it, write nothing into the space.")
 @click.option("--force", is_flag=True, help="Merge what is there; the merge is marked partial.")
+@click.option("--deliveries", metavar="FILE", help="Merge deliveries and verdicts from a JSON file, without a store.")
 @target_options
 @pass_app
-def merge_outputs(app: App, target: Target, output: str, dry_run: bool, force: bool) -> int:
+def merge_outputs(app: App, target: Target, output: str, dry_run: bool, force: bool, deliveries: str | None) -> int:
     """Merge a space's results by the rules: verdicts first, conflicts decided and kept on record.
 
     Refuses, listing what stands in the way, while tasks are open, blocked, lost or failed. Merging again without news
-    changes nothing.
+    changes nothing. With --deliveries only the pure merge runs, and prints what is kept and why.
     """
     from coordinator.handmerge import ByHand, merge_by_hand
     from protocol.errors import MergeRefused
+
+    if deliveries is not None:
+        if target.space or target.state:
+            raise click.UsageError("--deliveries needs no --space, --session or --state")
+        return _merge_file(app, deliveries, output)
 
     async def work() -> ByHand:
         async with open_target(app, target) as opened:
@@ -92,4 +98,21 @@ def merge_outputs(app: App, target: Target, output: str, dry_run: bool, force: b
     app.emit(value, merged.markdown if output in ("", "-") else "")
     word = "would be merged" if dry_run else "merged" if done.written else "merged before, nothing new"
     app.note(f"{merged.merge_id} {word}: {merged.detail.get('status', '')}")
+    return 0
+
+
+def _merge_file(app: App, source: str, output: str) -> int:
+    """The pure merge of a file's deliveries and verdicts."""
+    from coordinator.deliveriesfile import from_deliveries_file
+    from coordinator.merge import merge
+    from protocol.gates import repair
+
+    value, repairs = repair(read_input(source, "the deliveries"))
+    for one in repairs:
+        app.note(f"repaired: {one}")
+    merged = merge(from_deliveries_file(value))
+    if output and output != "-":
+        write_text(output, dump(merged.artifact, indent=True) if output.endswith(".json") else merged.markdown)
+        app.note(f"the result is in {output}")
+    app.emit(merged.plain())
     return 0

@@ -45,7 +45,7 @@ def doctor(app: App) -> int:
     """Check this installation and, where its server runs, the fleet. Exits 1 if something is wrong."""
     from coordinator.checkup import examine
 
-    checks = app.run(examine(app.settings, app.env))
+    checks = app.run(examine(app.settings, app.env, app.cwd / "state"))
     rows = [check.to_json() for check in checks]
     text = "\n".join(
         f"{'ok  ' if check.ok else 'BAD '} {check.check}{'' if check.ok else f': {check.mend}'}" for check in checks

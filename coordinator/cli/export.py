@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coordinator.cli.agents import fleet_of
 from coordinator.cli.app import App, pass_app
 from coordinator.cli.lazy import Command
 from coordinator.cli.store import Target, open_store, open_target
@@ -44,12 +45,12 @@ def export(app: App, session_id: str, to: Path, follow: bool, everything: bool) 
                     _said(app, name, to, folder.write(await Exporter(name, sources(app, store)).docs()))
             return
         async with open_target(app, Target(session_id)) as opened:
-            assert opened.store is not None, "conversations live in a fleet"
-            exporter = Exporter(opened.space, sources(app, opened.store))
+            store = fleet_of(opened)
+            exporter = Exporter(opened.space, sources(app, store))
             if not follow:
                 _said(app, opened.space, to, folder.write(await exporter.docs()))
                 return
-            async for changed in mirror(exporter, folder.write, opened.store.blocking):
+            async for changed in mirror(exporter, folder.write, store.blocking):
                 _said(app, opened.space, to, changed)
 
     app.run(work())
@@ -79,8 +80,7 @@ def import_(app: App, folder: Path, force: bool) -> int:
             async def live(space: str) -> Any:
                 return await Exporter(space, parts).docs()
 
-            for docs in found:
-                done.append(await bring_in(docs, parts.imports, store.log, live, force=force))
+            done += [await bring_in(docs, parts.imports, store.log, live, force=force) for docs in found]
         return [one.to_json() for one in done]
 
     rows = app.run(work())

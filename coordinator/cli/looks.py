@@ -33,12 +33,14 @@ def status(app: App) -> None:
 @click.command(cls=Command, short_help="Show what is going on, live.")
 @click.option("--every", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS")
 @click.option("--times", type=click.IntRange(1), help="Stop after so many looks.")
+@click.option("--verbose", is_flag=True, help="Show the last words of every agent that is writing.")
 @pass_app
-def watch(app: App, every: float, times: int | None) -> None:
+def watch(app: App, every: float, times: int | None, verbose: bool) -> None:
     """Show the same as ``status`` again and again, until Ctrl-C. With --json one document a line."""
     import asyncio
     import sys
 
+    from coordinator.cli.live import last_words
     from coordinator.cli.store import open_store
     from protocol.errors import StoreUnreachable
 
@@ -48,6 +50,8 @@ def watch(app: App, every: float, times: int | None) -> None:
             while True:
                 try:
                     found = await store.inspector.status()
+                    if verbose:
+                        found["writing"] = await last_words(store, found["sessions"])
                     clear = "\x1b[H\x1b[2J" if sys.stdout.isatty() else ""
                     app.line(found, f"{clear}{time.strftime('%H:%M:%S')}\n{status_text(found)}\n")
                 except StoreUnreachable as error:
@@ -133,6 +137,9 @@ def status_text(found: Row) -> str:
     if more > 0:
         parts.append(f"… and {more} more: rolecall session list")
     parts.append(workers_text(found["workers"]))
+    if found.get("writing"):
+        words = [(w["session"], w["agent"], w["text"]) for w in found["writing"][:15]]
+        parts.append(table(("session", "agent", "is writing"), words))
     if found["waiting_for_person"]:
         waits = [(w["space"], w["task"], w["state"], w["mend"]) for w in found["waiting_for_person"][:15]]
         parts.append("waiting for a person\n" + table(("space", "task", "state", "what to do"), waits))

@@ -28,6 +28,7 @@ class Run:
 
     order: Order
     follow: bool
+    verbose: bool
     detach: bool
     output: str
     who: str
@@ -48,6 +49,7 @@ class Run:
 @click.option("--budget-money", type=click.FloatRange(0, min_open=True), metavar="X", help="The most that it may cost.")
 @click.option("--title", default="", help="A title instead of the goal's first line.")
 @click.option("--follow", is_flag=True, help="Show every record as it arrives.")
+@click.option("--verbose", is_flag=True, help="Show what the agents are writing as well, on stderr.")
 @click.option("--detach", is_flag=True, help="Only start it; print its id.")
 @click.option("-o", "--output", default="", metavar="FILE", help="Where the merged result goes (.json: as JSON).")
 @click.option("--as", "who", default="", metavar="NAME", help="Who you are on record. Default: your login.")
@@ -66,6 +68,7 @@ def run(
     budget_money: float | None,
     title: str,
     follow: bool,
+    verbose: bool,
     detach: bool,
     output: str,
     who: str,
@@ -82,8 +85,8 @@ def run(
 
     if flow in LATER:
         raise ConfigError(f"the flow {flow!r} is not part of this version", mend="use plan or solo")
-    if detach and (follow or output):
-        raise click.UsageError("--detach goes with neither --follow nor --output: nothing is waited for")
+    if detach and (follow or verbose or output):
+        raise click.UsageError("--detach goes with none of --follow, --verbose, --output: nothing is waited for")
     if plan_file is not None and (role or flow == "solo"):
         raise click.UsageError("a plan names its own roles: give --plan, or --role with the flow solo")
     from coordinator.planfile import parse
@@ -104,7 +107,7 @@ def run(
         title=title,
         extra=_features(features, flow or plan_file or role),
     )
-    made = Run(order, follow, detach, output, who)
+    made = Run(order, follow, verbose, detach, output, who)
     try:
         return app.run(_run(app, made))
     except KeyboardInterrupt:
@@ -193,20 +196,23 @@ async def _known(store: Store, order: Order) -> Mapping[str, Any]:
 
 async def _watch(app: App, store: Store, made: Run) -> Outcome:
     """Follow the session to its end. Without ``--follow`` only what changes is noted, on stderr."""
+    from coordinator.cli.live import live_text
     from coordinator.follow import follow
     from coordinator.outcome import Outcome
 
     outcome = Outcome(made.session)
     records = follow(store.log, store.blocking, store.keys, made.session, tell=app.note)
-    async for entry, record in records:
-        outcome.take(record)
-        if made.follow:
-            found = record.to_json()
-            app.line({"entry": entry, "record": found}, record_line(entry, found))
-        else:
-            _note_progress(app, made, record)
-        if outcome.over:
-            break
+    async with live_text(app, store, made.session, wanted=made.verbose) as text:
+        async for entry, record in records:
+            text.settle(record)
+            outcome.take(record)
+            if made.follow:
+                found = record.to_json()
+                app.line({"entry": entry, "record": found}, record_line(entry, found))
+            else:
+                _note_progress(app, made, record)
+            if outcome.over:
+                break
     await records.aclose()
     return outcome
 

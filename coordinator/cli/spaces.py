@@ -53,7 +53,7 @@ def create_task_space(app: App, name: str, policy: str, title: str, shared: Path
             return bool(created)
 
     created = app.run(work())
-    value: dict[str, object] = {"space": name, "created": created, "store": kind}
+    value: dict[str, object] = {"space": name, "created": created}
     text = f"{'made' if created else 'already there:'} space {name}"
     if kind == "file":
         value["state"] = f"state/{state_path(app, name).name}"

@@ -19,7 +19,7 @@ import click
 
 from coordinator.cli.app import App
 from coordinator.inspector import Inspector
-from coordinator.person import Person
+from coordinator.person import NoFleet, Person
 from coordinator.spaceview import describe
 from protocol.errors import ConfigError, StoreUnreachable
 from protocol.keys import Keys
@@ -145,6 +145,13 @@ class Opened:
     artifacts: ArtifactStore
     areas: Areas
     roles: KnownRoles
+
+    def person(self, who: str) -> Person:
+        """What a person does, as ``who``; on a state file without a fleet to tell."""
+        if self.store is not None:
+            return self.store.person(who)
+        assert isinstance(self.log, JsonFile), "only a state file comes without a store"
+        return Person(self.log, NoFleet(), NoFleet(), None, who=person_name(who))
 
     async def described(self) -> dict[str, Any]:
         """The space as ``check-status`` shows it."""

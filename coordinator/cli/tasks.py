@@ -28,8 +28,7 @@ def settle(app: App, target: Target, who: str, do: Callable[[Person, str], Await
 
     async def work() -> Done:
         async with open_target(app, target) as opened:
-            assert opened.store is not None, "a person's deeds need a fleet"
-            return await do(opened.store.person(who), opened.space)
+            return await do(opened.person(who), opened.space)
 
     done = app.run(work())
     said = "" if done.outcome == "added" else " (that was done before)"

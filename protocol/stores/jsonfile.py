@@ -80,6 +80,9 @@ class JsonFile:
 
         await self.change(space, put)
 
+    async def open_space(self, space: str) -> None:
+        """Nothing sweeps a state file: there is nothing to open."""
+
     async def append(self, space: str, records: Sequence[Record], *, owner: str = "") -> list[Appended]:
         """Append any number of records in one replace, one outcome each; a refusal leaves a violation."""
 

@@ -22,6 +22,7 @@ from protocol.tasks import (
     apply_decision,
     command_identity,
     is_about_agent,
+    is_start,
     judge,
     judge_decision,
 )
@@ -113,6 +114,11 @@ class Ledger:
             if command_identity(record) or digest == sameness(record):
                 return Rule("already", entry=entry)
             return Rule("refused", "duplicate_id", f"a different record {record.id!r} exists")
+        held = self.state(record.trace.parent_id or "") if is_start(owner) else None
+        if held is not None and (held.state != "processing" or held.owner != owner):
+            # A word beside an attempt (heartbeat, notice, question): its worker's while it holds the task.
+            words = f"{record.trace.parent_id!r} is {held.state!r}, owned by {held.owner!r}"
+            return Rule("refused", "not_the_owner", words, kept=False)
         if record.event == "decision":
             task = word(record.detail.get("task"))
             if task:

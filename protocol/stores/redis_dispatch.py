@@ -17,6 +17,7 @@ from protocol.keys import GROUP, Keys
 from protocol.stores.client import Client, awaited, guard
 from protocol.stores.scripts import Arg, Scripts
 
+ACK_MAX: Final = 200
 BACKLOG_MAX: Final = 100_000
 """Entries a role's stream may hold; beyond that a dispatch waits in its space's outbox."""
 
@@ -111,10 +112,12 @@ class RoleStreams:
         """Acknowledge and remove entries in one step."""
         if not done:
             return
-        args: list[Arg] = []
-        for entry, ref in done:
-            args.extend((entry, ref.field))
-        await self._scripts.run("ack", [self._keys.role(role), self._keys.queued(role)], args)
+        keys = [self._keys.role(role), self._keys.queued(role)]
+        for k in range(0, len(done), ACK_MAX):
+            args: list[Arg] = []
+            for entry, ref in done[k : k + ACK_MAX]:
+                args.extend((entry, ref.field))
+            await self._scripts.run("ack", keys, args)
 
     async def pending_of(self, role: str, consumer: str, count: int = 500) -> list[tuple[str, Ref | None]]:
         """What a consumer holds: (entry, reference); None where the entry itself was deleted."""

@@ -42,6 +42,8 @@ class Imports:
 
     async def begin(self, space: str, meta: Mapping[str, str]) -> bool:
         """Make the space, empty; False where there is one of that name."""
+        if await self._log.exists(space):
+            return False
         made = await self._log.create(space, meta={**meta, "kind": UNDER_WAY, "session": space})
         if made:
             await self._log.close_space(space)

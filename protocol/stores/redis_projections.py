@@ -17,7 +17,7 @@ from protocol.keys import Keys
 from protocol.projection import Projection, Raw
 from protocol.record import Json
 from protocol.stores.client import Client, awaited, guard
-from protocol.stores.scripts import Scripts
+from protocol.stores.scripts import Arg, Scripts
 from protocol.stores.wire import loads, space_keys
 from protocol.tasks import pack
 
@@ -95,7 +95,7 @@ class RedisProjections:
         return after
 
     async def staged_names(self, space: str) -> dict[str, str]:
-        """The names that were made anew: ``w:<who>`` or ``s:<session>`` -> its entries, or ``*`` where it has a stream."""
+        """The names that were made anew: ``w:<who>`` or ``s:<session>`` -> its entries (``*``: it has a stream)."""
         return await self._hash(self._keys.space(space).rebuilt("names"))
 
     async def stream_differs(self, space: str, name: str) -> str:
@@ -133,7 +133,7 @@ class RedisProjections:
         ``meta`` that is '' is removed."""
         keys = self._keys.space(space)
         fields = [part for pair in meta.items() for part in pair]
-        args = [last, len(meta), *fields, *streams]
+        args: list[Arg] = [last, len(meta), *fields, *streams]
         return bool(await self._scripts.run("rebuild", space_keys(keys), args) == b"OK")
 
     async def clear(self, space: str, streams: Iterable[str]) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from protocol.ports import Loaded
 from protocol.record import Json
 from protocol.stores.redis_dispatch import RoleStreams
 from tests.chaos.fleet import ChaosFleet, delivered_once
 from tests.chaos.turnkit import (
+    ONCE,
     ROLE,
     Scripted,
     add_thinker,
@@ -35,9 +38,7 @@ AGENT = f"{ROLE}_1"
 
 
 @asynccontextmanager
-async def fleet_with(
-    model: Scripted, env: dict[str, str], folder: Path, *names: str
-) -> AsyncIterator[ChaosFleet]:
+async def fleet_with(model: Scripted, env: dict[str, str], folder: Path, *names: str) -> AsyncIterator[ChaosFleet]:
     """A fleet of a leader, a manager and the workers ``names``, whose model is ``model``."""
     fleet = ChaosFleet.make(folder / "fleet", env)
     try:
@@ -82,6 +83,8 @@ async def test_a_parked_agent_holds_nothing_and_survives_the_death_of_every_proc
         assert [(r["status"], r["task"], r["waiting_for"]) for r in rows if r["agent"] == waits.agent] == [
             ("waiting", "ask-a", waits.waiting_for)
         ]
+        live, after_all = fleet.folder / "live", fleet.folder / "after"
+        mirror = asyncio.create_task(command(fleet, "export", space, "--to", str(live), "--follow"))
         before = await conversation(fleet, space, waits.agent)
         assert before.meta["pending_tool_calls"][0]["question_id"] == waits.waiting_for
 
@@ -101,6 +104,14 @@ async def test_a_parked_agent_holds_nothing_and_survives_the_death_of_every_proc
         starts = [r.detail["worker"] for _, r in records if r.event == "task_processing" and r.id == "ask-a"]
         assert len(set(starts)) == 2, "another worker went on with it"
         assert not [r for _, r in records if r.event == "task_agent_lost"], "a parked agent is not lost"
+        await mirror  # it ends with the session, and says then what an export says
+        await command(fleet, "export", space, "--to", str(after_all))
+        assert tree(live) == tree(after_all)
+        assert "走左边" in tree(live)[f"conversations/{space}/messages.json"]
+
+
+def tree(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()}
 
 
 async def test_two_questions_at_once_get_their_own_answers_once(fleet_env: dict[str, str], tmp_path: Path) -> None:
@@ -131,6 +142,35 @@ async def test_two_questions_at_once_get_their_own_answers_once(fleet_env: dict[
         assert deliveries(records, "ask-b")[0].detail["result"] in ("ask-b 得到 二", "ask-b 得到 二又")
         answers = [r.detail["question"] for _, r in records if r.detail.get("action") == "answer"]
         assert sorted(answers) == sorted([first, second])
+
+
+async def test_a_worker_that_was_stopped_in_its_model_call_saves_nothing_when_it_wakes(
+    fleet_env: dict[str, str], tmp_path: Path
+) -> None:
+    model = Scripted()
+    model.hold()
+    async with fleet_with(model, fleet_env, tmp_path, f"{ROLE}.zombie") as fleet:
+        space = await begin(fleet, "a")
+        await wait_until(lambda: model.holding == 1, f"the model is being asked\n{fleet.logs()}", 30)
+        zombie = fleet.kill(f"{ROLE}.zombie", signal.SIGSTOP)
+        fleet.start(f"{ROLE}.2")
+        await wait_until(lambda: model.holding == 2, f"another worker asks it\n{fleet.logs()}", 30)
+        model.let_go()  # the stopped worker's answer waits for it, too
+        await fleet.until_merged(space, revive=False)
+        before = await conversation(fleet, space, AGENT)
+        count = len(await fleet.records(space))
+        graves = {grave.start for grave in await fleet.workers.graves()}
+        fleet.kill(f"{ROLE}.zombie", signal.SIGCONT)
+
+        async def anew() -> bool:
+            return any(w.pid == zombie and w.start not in graves for w in await fleet.workers.live())
+
+        await wait_until(anew, f"the zombie registers anew\n{fleet.logs()}", 20)
+        assert await conversation(fleet, space, AGENT) == before
+        records = await fleet.records(space)
+        assert len(records) == count, await fleet.story(space)
+        delivered_once(records, ["a"])
+        assert ran(fleet) == ONCE
 
 
 class Busy(Scripted):
@@ -184,14 +224,16 @@ async def _idle_within(fleet: ChaosFleet, busy: int, seconds: float) -> None:
     assert time.monotonic() - began < seconds + 0.5
 
 
-async def until_closed(fleet: ChaosFleet, space: str, agent: str):  # type: ignore[no-untyped-def]
+async def until_closed(fleet: ChaosFleet, space: str, agent: str) -> Loaded:
     """The conversation once its last words are saved."""
 
-    async def closed() -> object:
+    async def closed() -> Loaded | None:
         saved = await conversation(fleet, space, agent)
         return saved if saved.entries and saved.entries[-1].body.get("outcome") == "cancelled" else None
 
-    return await wait_until(closed, f"the conversation of {agent} is closed", 5)
+    found = await wait_until(closed, f"the conversation of {agent} is closed", 5)
+    assert found is not None
+    return found
 
 
 class Listening(Scripted):

@@ -96,6 +96,26 @@ async def test_writes_of_an_attempt_need_its_owner_and_a_late_one_is_superseded(
     assert (state.state, state.attempt, state.tries, state.owner) == ("completed", 2, 1, "")
 
 
+async def test_a_word_beside_an_attempt_is_its_workers_while_it_holds_the_task(kit: Kit) -> None:
+    await kit.add(assigned(), claim())
+    beat: dict[str, Any] = {"current_task": "T1", "status": "ok", "progress": 0}
+    mine = await kit.one(record("heartbeat", "HB_1", "writer_1", parent="T1", **beat), START)
+    other = await kit.one(record("heartbeat", "HB_2", "writer_1", parent="T1", **beat), OTHER)
+    await kit.one(record("task_completed", who="writer_1", result="好"), START)
+    late = await kit.one(record("info", "ASK_1", "writer_1", parent="T1", kind="question"), START)
+    unknown = await kit.one(record("info", "INFO_1", "writer_1", parent="T9"), START)
+    person = await kit.one(record("info", "INFO_2", "master_a", parent="T1"))
+    assert [o.outcome for o in (mine, other, late, unknown, person)] == [
+        "added",
+        "refused",
+        "refused",
+        "added",
+        "added",
+    ]
+    assert other.reason == late.reason == "not_the_owner" and "'completed'" in late.message
+    assert "protocol_violation" not in await events(kit), "nothing is left: it was no attempt's own record"
+
+
 async def test_an_outside_agents_task_is_its_own(kit: Kit) -> None:
     await kit.one(record("task_processing", "TASK_甲".encode().hex(), "master_a", attempt=1, worker="laptop"))
     task = (await kit.all())[0][1].id

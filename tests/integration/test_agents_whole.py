@@ -68,7 +68,8 @@ async def test_a_goal_alone_is_routed_planned_and_done(tmp_path: Path, fleet_env
             models=[{}, {"key": "stand-in", "base_url": url, "model": ""}],
         ) as up,
     ):  # fmt: skip
-        said = await asyncio.to_thread(cli, "run", "写一份报告", "--json", "--budget-tokens", "50000")
+        said = await asyncio.to_thread(cli, "run", "写一份报告", "--json", "--verbose", "--budget-tokens", "50000")
+        assert "  worker_1 | 资料若干" in said.err.splitlines(), "what the agents write is seen"
         assert said.json["status"] == "delivered"
         records = await up.records(said.json["session"])
         actions = [r.detail["action"] for r in records if r.event == "decision"]

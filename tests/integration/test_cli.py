@@ -148,7 +148,7 @@ def test_a_space_that_is_not_there_is_named_with_the_mend(cli: Cli) -> None:
     said = cli("read-records", "--space", "nowhere", expect=2)
     assert "'nowhere'" in said.err
     assert "list-tasks" in said.err
-    assert "--space NAME" in cli("read-records", "--state", "x.json", expect=2).err
+    assert "init-state" in cli("read-records", "--state", "x.json", expect=2).err
 
 
 def test_without_a_space_the_last_session_is_meant(cli: Cli) -> None:

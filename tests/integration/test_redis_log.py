@@ -222,3 +222,21 @@ async def test_the_projection_equals_its_rebuild_from_the_log(kit: Kit) -> None:
     rebuilt = fold({}, await kit.log.tail("S"))
     assert {k: pack(v) for k, v in rebuilt.items()} == {k: pack(v) for k, v in live.items()}
     assert live["T2"].state == "pending"
+
+
+async def test_a_word_beside_an_attempt_is_refused_once_the_attempt_is_not_its_workers_any_more(kit: Kit) -> None:
+    """A heartbeat or a notice of a worker that was stopped and taken over is written nowhere, not even as evidence."""
+
+    def beside(name: str) -> Record:
+        made = record("info", name, "writer_1", kind="notice")
+        return made.model_copy(update={"trace": made.trace.model_copy(update={"parent_id": "T1"})})
+
+    await one(kit, assigned())
+    await one(kit, record("task_processing", worker=START, attempt=1))
+    assert (await one(kit, beside("INFO_1"), START)).outcome == "added"
+    assert (await one(kit, beside("INFO_2"), OTHER)).reason == "not_the_owner"
+    await one(kit, assigned("T1", 2, by={"actor": "manager"}))
+    before = await kit.client.xlen(kit.keys.space("S").log)
+    assert (await one(kit, beside("INFO_3"), START)).outcome == "refused"
+    assert (await one(kit, beside("INFO_1"), START)).outcome == "already", "what was said before was said"
+    assert await kit.client.xlen(kit.keys.space("S").log) == before

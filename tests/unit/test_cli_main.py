@@ -101,7 +101,7 @@ def test_wrong_usage_is_one_or_two_lines_and_exits_2(
         ["workers"],
         ["roles"],
         ["session", "list"],
-        ["list-tasks"],
+        ["list-tasks", "--store", "redis"],
         ["read-records"],
         ["task", "retry", "T1"],
     ],

@@ -1,6 +1,7 @@
 -- append: records into one space's log, in one atomic step.
 -- Guarantee: everything is judged before the first write; what is not allowed is not written and leaves a
---   protocol_violation (once per refused record); in mode `step` (lease checked) and `all` all are written or none. One outcome a record.
+--   protocol_violation (once per refused record; a full space, a stale merge and a word of a worker beside an attempt
+--   that is not its own any more leave nothing); in mode `step` (lease checked) and `all` all are written or none. One outcome a record.
 -- KEYS: 1 log 2 tasks 3 ids 4 meta 5 outbox 6 due 7 held 8 names 9 beats (one slot; index streams share the tag)
 -- ARGV: 1 mode batch|step|all 2 term 3 holder 4 most records 5 most bytes, then one a record: 17 parts joined by 0x1f:
 --   id who time event what detail trace session digest attempt owner role agent target flags extra workspace
@@ -87,6 +88,13 @@ local function rule(r)
     if r.command or k[1] == r.digest then return 'already', k[2] end
     return 'refused', 'duplicate_id', "a different record '" .. r.id .. "' exists"
   end
+  if is_start(r.owner) then -- a word beside an attempt (heartbeat, notice, question): its worker's while it holds the task
+    local task = cjson.decode(r.trace).parent_id
+    local s = type(task) == 'string' and state_of(task)
+    if s and (s.state ~= 'processing' or s.owner ~= r.owner) then
+      return 'full', 'not_the_owner', "'" .. task .. "' is '" .. s.state .. "', owned by '" .. s.owner .. "'"
+    end
+  end
   if r.action and r.task ~= '' then
     local s = state_of(r.task)
     local outcome, a, b = judge_decision(s, r.action, r.task, r.question)
@@ -151,7 +159,7 @@ for i, ruling in ipairs(rulings) do
       s.seen[record_mark(r)][2] = entry
       if r.delay and s.state == 'retrying' then s.due = string.format('%d', ms_of(entry) + r.delay) end
     else
-      redis.call('HSET', keys.ids, r.id, r.digest .. ',' .. entry)
+      later('HSET', keys.ids, r.id, r.digest .. ',' .. entry)
       ids[r.id] = r.digest .. ',' .. entry
       if r.action == 'finish' then redis.call('HSET', keys.meta, 'finish', entry)
       elseif r.action == 'resume' then redis.call('HDEL', keys.meta, 'finish')

@@ -35,6 +35,29 @@ local function pack_state(s)
                        s.waiting, table.concat(seen, ';')}, '|')
 end
 
+-- Writes of one kind to one key are gathered and made as one command at the end of the script: what a command costs in
+-- the log of writes, its key's name and frame, is paid once a batch.
+local gathered = {}
+local function later(command, key, a, b)
+  local slot = command .. key
+  local list = gathered[slot]
+  if not list then
+    list = {command, key}
+    gathered[slot] = list
+    gathered[#gathered + 1] = list
+  end
+  list[#list + 1] = a
+  if b then list[#list + 1] = b end
+end
+local function flush_gathered()
+  for _, list in ipairs(gathered) do
+    for from = 3, #list, 500 do -- an even number: pairs stay together, and unpack stays far from its limit
+      redis.call(list[1], list[2], unpack(list, from, math.min(#list, from + 499)))
+    end
+  end
+  gathered = {}
+end
+
 local function is_start(owner)
   return string.sub(owner, 1, 1) ~= '~' and string.find(owner, '@', 1, true) ~= nil
 end

@@ -85,41 +85,62 @@ end
 
 -- The projections that follow from a task's final state; `before` is its state when the script began.
 local function settle(keys, task, s, before, now)
-  redis.call('HSET', keys.tasks, task, pack_state(s))
+  later('HSET', keys.tasks, task, pack_state(s))
   local held = s.state == 'processing' and is_start(s.owner) and s.owner or (s.state == 'lost' and '!lost') or nil
-  if held then redis.call('HSET', keys.held, task, held)
-  elseif before == 'processing' or before == 'lost' then redis.call('HDEL', keys.held, task) end
-  if s.state == 'retrying' then redis.call('ZADD', keys.due, s.due, task)
-  elseif before == 'retrying' then redis.call('ZREM', keys.due, task) end
-  if s.state == 'assigned' then redis.call('ZADD', keys.outbox, now, task)
-  elseif before == 'assigned' then redis.call('ZREM', keys.outbox, task) end
+  if held then later('HSET', keys.held, task, held)
+  elseif before == 'processing' or before == 'lost' then later('HDEL', keys.held, task) end
+  if s.state == 'retrying' then later('ZADD', keys.due, s.due, task)
+  elseif before == 'retrying' then later('ZREM', keys.due, task) end
+  if s.state == 'assigned' then later('ZADD', keys.outbox, now, task)
+  elseif before == 'assigned' then later('ZREM', keys.outbox, task) end
 end
 
 local INDEX_FROM = 256 -- records; a shorter log is scanned
 local INLINE = 32 -- entries of one who or session that stand in `names`; from then on they have a stream
 
 -- One entry into the index of a who ('w') or session ('s'): most have a few records, and a stream costs some 4 KB.
+local named, renamed = {}, {}
+local function name_of(keys, field)
+  if named[field] == nil then named[field] = redis.call('HGET', keys.names, field) end
+  return named[field]
+end
+local function rename(field, value)
+  named[field] = value
+  renamed[field] = true
+end
 local function index_name(keys, kind, value, entry)
   local field, stream = kind .. ':' .. value, keys.base .. ':ix:' .. kind .. ':' .. value
-  local known = redis.call('HGET', keys.names, field)
+  local known = name_of(keys, field)
   if known == '*' then
     redis.call('XADD', stream, entry, '', '')
     return
   end
   local list = known and (known .. ',' .. entry) or entry
   local ids = split(list, ',')
-  if #ids < INLINE then
-    redis.call('HSET', keys.names, field, list)
-  else
+  if #ids >= INLINE then
     for _, id in ipairs(ids) do redis.call('XADD', stream, id, '', '') end
-    redis.call('HSET', keys.names, field, '*')
+    list = '*'
   end
+  rename(field, list)
+end
+
+-- What was gathered over the script: made once, at its end.
+local function flush(keys)
+  for field in pairs(renamed) do later('HSET', keys.names, field, named[field]) end
+  renamed = {}
+  flush_gathered()
 end
 
 local function index(keys, entry, event, who, session)
   redis.call('XADD', keys.base .. ':ix:e:' .. event, entry, '', '')
   index_name(keys, 'w', who, entry)
-  index_name(keys, 's', session, entry)
+  -- Most spaces have one session: it needs no index until another one comes (`=multi`: the entry from which on all have).
+  local main = name_of(keys, '=main')
+  if not main then main = session; rename('=main', session) end
+  if session ~= main or name_of(keys, '=multi') then
+    if not name_of(keys, '=multi') then rename('=multi', entry) end
+    index_name(keys, 's', session, entry)
+  end
 end
 
 -- A trace is JSON that our own side wrote; a quote inside another of its texts would stand behind a backslash.
@@ -155,10 +176,11 @@ local function open_log(keys)
 end
 
 local function close_log(keys, log)
+  flush(keys)
   if log.added == 0 then return end
-  redis.call('HINCRBY', keys.meta, 'n', log.added)
-  redis.call('HINCRBY', keys.meta, 'bytes', log.bytes)
-  if log.matter ~= log.before then redis.call('HSET', keys.meta, 'matter', log.matter) end
+  local counts = {'n', string.format('%d', log.n), 'bytes', string.format('%d', log.total + log.bytes)}
+  if log.matter ~= log.before then counts[5], counts[6] = 'matter', log.matter end
+  redis.call('HSET', keys.meta, unpack(counts))
 end
 
 local function space_keys()

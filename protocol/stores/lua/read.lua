@@ -37,6 +37,7 @@ end
 
 -- What may drive the read: index streams and ids that stand in `names`, with how many entries they have.
 local NAMES = 5000
+local main, multi = unpack(redis.call('HMGET', KEYS[3], '=main', '=multi'))
 local function named(kind, value, into)
   local known = redis.call('HGET', KEYS[3], kind .. ':' .. value)
   if known == '*' then
@@ -50,12 +51,14 @@ local function drivers()
   local function add(source)
     source.n = #source.ids
     for _, key in ipairs(source.streams) do source.n = source.n + redis.call('XLEN', key) end
+    if source.before then source.n = source.n + redis.call('XLEN', KEYS[1]) end
     found[#found + 1] = source
   end
   if event ~= '' then add({streams = {base .. ':ix:e:' .. event}, ids = {}}) end
   if session ~= '' then
     local source = {streams = {}, ids = {}}
     named('s', session, source)
+    if session == main then source.before = multi end
     add(source)
   end
   if prefix and prefix ~= '' and redis.call('HLEN', KEYS[3]) <= NAMES then
@@ -73,14 +76,22 @@ local function drivers()
   return found[1]
 end
 
+-- A space's first session has no index before another one came: until then every record is its.
+local indexed = redis.call('HGET', KEYS[2], 'indexed') == '1'
+if indexed and session ~= '' and session == main and not multi then session = '' end
 local filters = (event ~= '' and 1 or 0) + (session ~= '' and 1 or 0) + ((who ~= '' and who ~= '*') and 1 or 0) + (least and 1 or 0)
-local driver = filters > 0 and redis.call('HGET', KEYS[2], 'indexed') == '1' and drivers() or nil
+local driver = filters > 0 and indexed and drivers() or nil
 local want = filters <= 1 and not least and math.min(CANDIDATES, limit + 1) or CANDIDATES
 
 local candidates, exhausted = {}, true
 if driver then
   for _, key in ipairs(driver.streams) do
     local got = redis.call('XRANGE', key, start, '+', 'COUNT', want)
+    if #got == want then exhausted = false end
+    for _, e in ipairs(got) do candidates[#candidates + 1] = e[1] end
+  end
+  if driver.before then
+    local got = redis.call('XRANGE', KEYS[1], start, '(' .. driver.before, 'COUNT', want)
     if #got == want then exhausted = false end
     for _, e in ipairs(got) do candidates[#candidates + 1] = e[1] end
   end

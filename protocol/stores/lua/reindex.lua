@@ -21,5 +21,6 @@ for _, e in ipairs(entries) do
   end
   last = e[1]
 end
+flush(keys)
 redis.call('PEXPIRE', KEYS[2], HOUR)
 return {last, #entries}
