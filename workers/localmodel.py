@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
 from typing import Any, Final
 
 from protocol.errors import ConfigError, RolecallError
@@ -87,9 +88,11 @@ def run(command: Sequence[str], url: str) -> int:
         env |= {"ROLECALL_CONFIG": str(file), "OPENAI_BASE_URL": url}
         with subprocess.Popen(list(command), env=env) as process:
             # Ctrl-C reaches the command by itself; what is sent to this process alone is handed on.
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            ended = signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number))
             code = process.wait()
+            signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGTERM, ended)
     return code if code >= 0 else 128 - code
 
 
@@ -109,7 +112,10 @@ def main() -> int:
         return run(given.command, url)
     sys.stdout.write(f"{url}\n")
     sys.stdout.flush()
-    signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    told = Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: told.set())
+    told.wait()
     return 0
 
 

@@ -228,7 +228,14 @@ class ModelClient:
 
         if isinstance(error, openai.APIStatusError):
             return self._status_fault(error)
-        if isinstance(error, (openai.APIConnectionError, OSError, *_transport_errors())):
+        if _caused_by(error, _transport_errors("RemoteProtocolError", "ReadError")):
+            # Also a connection that was kept open and that the endpoint has closed meanwhile: the next try opens one.
+            return ModelError(
+                f"model endpoint {self.url!r} hung up in the middle: {_cause(error)}",
+                kind="stream_broken",
+                retryable=True,
+            )
+        if isinstance(error, (openai.APIConnectionError, OSError, *_transport_errors("HTTPError", "StreamError"))):
             return ModelError(
                 f"model endpoint {self.url!r} can't be reached or fell silent: {_cause(error)}",
                 kind="endpoint_unreachable",
@@ -255,7 +262,7 @@ class ModelClient:
             return ModelError(words, kind="rate_limited", retryable=True, retry_after_s=wait)
         if status in (408, 409, 425) or (status >= 500 and status != 501):
             return ModelError(words, kind="endpoint_error", retryable=True, retry_after_s=wait)
-        if error.code == "context_length_exceeded" or status == 413:
+        if error.code == "context_length_exceeded" or error.type == "exceed_context_size_error" or status == 413:
             mend = f"lower context_window of models.{key}, or give the agent less"
             return ModelError(words, kind="context_overflow", retryable=False, mend=mend)
         kind = "bad_request" if status in _REFUSED else "endpoint_refused"
@@ -328,10 +335,16 @@ def _build(spec: ModelSpec, loopback_only: bool, silence_s: float, shown: str) -
     )
 
 
-def _transport_errors() -> tuple[type[Exception], ...]:
-    """The errors of the HTTP library under the openai client, which is httpx2 or httpx by its version."""
+def _transport_errors(*names: str) -> tuple[type[Exception], ...]:
+    """Errors of the HTTP library under the openai client, which is httpx2 or httpx by its version."""
     found = [import_module(name) for name in ("httpx2", "httpx") if find_spec(name) is not None]
-    return tuple(getattr(module, name) for module in found for name in ("HTTPError", "StreamError"))
+    return tuple(getattr(module, name) for module in found for name in names)
+
+
+def _caused_by(error: BaseException | None, kinds: tuple[type[Exception], ...]) -> bool:
+    while error is not None and not isinstance(error, kinds):
+        error = error.__cause__
+    return error is not None
 
 
 def _cause(error: BaseException) -> str:

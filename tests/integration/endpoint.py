@@ -17,7 +17,8 @@ from protocol.record import Json
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer. ``pieces`` are written one by one; ``hang_up`` closes before the body's end."""
+    """One answer. ``pieces`` are written one by one; ``hang_up`` closes before the body's end, ``status`` 0 before its
+    beginning."""
 
     pieces: Sequence[bytes]
     status: int = 200
@@ -93,6 +94,8 @@ class Endpoint:
         raw = await reader.readexactly(int(headers.get("content-length", 0)))
         self.requests.append((first.split(" ")[1], headers, json.loads(raw) if raw else {}))
         answer = await self.answer(self.requests[-1][2])
+        if not answer.status:
+            return
         size = "" if answer.hang_up else f"content-length: {sum(map(len, answer.pieces))}\r\n"
         chunked = "transfer-encoding: chunked\r\n" if answer.hang_up else ""
         extra = "".join(f"{name}: {value}\r\n" for name, value in answer.headers.items())

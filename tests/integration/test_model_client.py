@@ -151,7 +151,38 @@ async def test_a_stream_that_breaks_off_is_a_failure_that_may_pass() -> None:
     for answer in (stream(piece, done=False), stream(piece, done=False, hang_up=True)):
         wrong = await fault(answer)
         assert wrong.retryable
-        assert wrong.kind in ("stream_broken", "endpoint_unreachable")
+        assert wrong.kind == "stream_broken", "a fault that a turn waits out"
+
+
+async def test_an_endpoint_that_hangs_up_without_a_word_is_asked_again_soon() -> None:
+    wrong = await fault(Answer([], 0))
+    assert (wrong.kind, wrong.retryable) == ("stream_broken", True)
+
+
+async def test_the_length_of_an_answer_by_the_name_that_the_endpoint_knows() -> None:
+    """``max_tokens``, else ``max_completion_tokens``, else none; found out once and said once."""
+    refuses = [error(400)] * 2  # with everything; without stream_options
+    async with talking(says("好"), *refuses, says("一"), says("二")) as (endpoint, client):
+        await client.complete(HELLO, most=7)
+        first = await client.complete(HELLO, most=8)
+        await client.complete(HELLO, most=9)
+    limits = [{k: v for k, v in body.items() if k.startswith("max_")} for _, _, body in endpoint.requests]
+    assert limits == [
+        {"max_tokens": 7}, {"max_tokens": 8}, {"max_tokens": 8}, {"max_completion_tokens": 8},
+        {"max_completion_tokens": 9},
+    ]  # fmt: skip
+    assert len(first.notes) == 1
+    async with talking(*[error(400)] * 3, says("三"), says("四")) as (endpoint, client):
+        await client.complete(HELLO, most=7)
+        await client.complete(HELLO, most=7)
+    assert [sorted(k for k in body if k.startswith("max_")) for _, _, body in endpoint.requests] == [
+        ["max_tokens"], ["max_tokens"], ["max_completion_tokens"], [], [],
+    ]  # fmt: skip
+
+
+async def test_llama_cpp_says_in_its_own_way_that_the_window_is_full() -> None:
+    wrong = await fault(error(400, type="exceed_context_size_error"))
+    assert (wrong.kind, wrong.retryable) == ("context_overflow", False)
 
 
 async def test_an_error_inside_the_stream() -> None:

@@ -10,61 +10,22 @@ import sys
 import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from protocol.record import Record
 from protocol.stores.redis_artifacts import Artifacts
-from protocol.stores.redis_dispatch import Ref, RoleStreams
-from protocol.tasks import TaskState
+from protocol.stores.redis_dispatch import RoleStreams
 from tests.chaos.fleet import ROOT, ChaosFleet
+from tests.chaos.tasks import SPACE, dispatch, events, open_space, state, until
 from tests.support import wait_until
-
-SPACE = "S"
 
 
 @pytest.fixture
 async def fleet(fleet_env: dict[str, str], tmp_path: Path) -> AsyncIterator[ChaosFleet]:
     made = ChaosFleet.make(tmp_path / "fleet", fleet_env)
-    await made.log.create(SPACE, meta={"kind": "session", "policy": "reassign"})
+    await open_space(made)
     yield made
     await made.stop()
-
-
-async def dispatch(fleet: ChaosFleet, *names: str, **given: Any) -> None:
-    """Assign and enqueue tasks of the role ``stepper``."""
-    log = str(fleet.folder / "ran")
-    records = [
-        Record(
-            id=name, who="leader", time=1, event="task_assigned", what=name,
-            detail={
-                "role": "stepper", "attempt": 1, "agent": f"stepper_{n}", "input": {"name": name, "log": log, **given},
-            },
-            trace={"parent_id": None, "session_id": SPACE},  # type: ignore[arg-type]
-        )
-        for n, name in enumerate(names, 1)
-    ]  # fmt: skip
-    assert all(a.outcome == "added" for a in await fleet.log.append(SPACE, records))
-    await RoleStreams(fleet.client, fleet.keys).enqueue([Ref("stepper", SPACE, name, 1) for name in names])
-
-
-async def state(fleet: ChaosFleet, task: str) -> TaskState:
-    found = await fleet.log.task_state(SPACE, task)
-    assert found is not None
-    return found
-
-
-async def until(fleet: ChaosFleet, task: str, wanted: str, timeout: float = 20) -> TaskState:
-    async def look() -> bool:
-        return (await state(fleet, task)).state == wanted
-
-    await wait_until(look, f"{task} is {wanted}\n{fleet.logs()}", timeout)
-    return await state(fleet, task)
-
-
-async def events(fleet: ChaosFleet, task: str) -> list[str]:
-    return [r.event for _, r in await fleet.records(SPACE) if r.id == task]
 
 
 async def test_a_worker_holds_no_more_than_it_can_start_and_the_rest_waits_in_the_stream(fleet: ChaosFleet) -> None:
