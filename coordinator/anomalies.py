@@ -28,6 +28,7 @@ from protocol.tasks import (
     is_start,
     judge,
     judge_decision,
+    merge_root,
 )
 from protocol.workspaces import mark_of, refused_mark
 
@@ -217,7 +218,7 @@ def _settle(seen: _Seen, entry: str, record: Record) -> None:
         elif before is not None:
             seen.tasks[task] = apply_decision(before, action, word(detail.get("role")))
     elif record.event == "task_merged" and (root := seen.tasks.get(record.trace.parent_id or "")):
-        seen.tasks[record.trace.parent_id or ""] = TaskState("merged", root.attempt, seen=root.seen)
+        seen.tasks[record.trace.parent_id or ""] = merge_root(root)
 
 
 def _without_entry(seen: _Seen, states: Mapping[str, TaskState], ids: Mapping[str, str]) -> None:

@@ -87,6 +87,8 @@ async def take_in(
             ready.append((at, record))
     for at, outcome in await _append(log, space, violations):
         out[at] = _with(out[at], outcome.entry)
+    if ready and meta:
+        await log.open_space(space)  # a settled space is not swept: nobody would notice that its agents fell silent
     for at, outcome in await _append(log, space, ready):
         before = out[at]
         assert before is not None, "every record of the input has its place"

@@ -2,7 +2,8 @@
 
 Guarantees: every action is level-triggered from state and idempotent by identity, so that several managers may run and
 any may die between two steps; ages count by the server's clock and only while someone watched; each sweep visits at
-most 200 spaces and goes on where the last one ended. Never runs a task and never calls a model.
+most 200 spaces and goes on where the last one ended; a space, role or grave that can't be cared for stops no other,
+whatever somebody wrote there. Never runs a task and never calls a model.
 
     news (a ring) ──► look at those spaces ─┐
     every sweep_s ──► bury ─► graves ─► look at open spaces ──► outbox · overdue · held · silent · merge · close
@@ -14,12 +15,14 @@ import asyncio
 import os
 import secrets
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from coordinator.merging import Merging
 from coordinator.silence import Silence, lost_agents
+from coordinator.strays import Strays
 from coordinator.takeover import Takeover
 from protocol.errors import StoreError
 from protocol.keys import Keys
@@ -29,6 +32,7 @@ from protocol.kit.logs import get_log
 from protocol.kit.metrics import Metrics
 from protocol.kit.patience import Patience
 from protocol.kit.settings import Settings
+from protocol.record import is_name
 from protocol.stores.client import Client
 from protocol.stores.redis_artifacts import Artifacts
 from protocol.stores.redis_claims import Claims, SpaceLook
@@ -53,11 +57,15 @@ class _Watching:
     """What this manager remembers between sweeps; none of it is needed after its death."""
 
     last_sweep: float = 0.0
+    server_ms: int = 0
+    """The server's clock at that sweep."""
     since_ms: int = 0
     run_id: str = ""
     cursor: str = ""
     unknown: dict[str, float] = field(default_factory=dict)
     """Owners that are neither alive nor buried (their register was lost) -> since when."""
+    said: dict[str, str] = field(default_factory=dict)
+    """What can't be cared for -> why, as last logged."""
 
 
 class Manager:
@@ -83,6 +91,7 @@ class Manager:
             tries=settings.tries,
         )  # fmt: skip
         self._silence = Silence(self._store)
+        self._strays = Strays(self._streams, self._workers, self._store, unknown_s=settings.dead_s)
         self._merging = Merging(self._store, Artifacts(client, keys), self._roles)
         self._seen = _Watching()
         self._role_names: tuple[str, ...] = ()
@@ -108,12 +117,13 @@ class Manager:
         stalled = self._settings.stalled_lost_s
         buried = await self._workers.sweep(
             dead_ms=int(self._settings.dead_s * 1000), run_id=self._seen.run_id,
-            stalled_lost_ms=int(stalled * 1000) if stalled else 0,
+            stalled_lost_ms=int(stalled * 1000) if stalled else 0, every_ms=int(self._settings.sweep_s * 1000),
         )  # fmt: skip
         for start in buried:
             log.warning("buried", start=start, why="no beat")
         await self._settle_graves()
         await self._mend_streams()
+        await self._each("strays", partial(self._strays.look, self._role_names))
         spaces = await self._next_spaces()
         await self.look(spaces)
         await self._measure()
@@ -122,16 +132,34 @@ class Manager:
         """Look at spaces and do what waits there; one bad space never stops the others."""
         if not spaces:
             return
+        bad: dict[str, StoreError] = {}
         looks = await self._claims.look(
-            spaces, outbox_ms=OUTBOX_MS, overdue_ms=OVERDUE_MS, silent_ms=int(self._settings.lost_s * 1000)
+            spaces, outbox_ms=OUTBOX_MS, overdue_ms=OVERDUE_MS, silent_ms=int(self._settings.lost_s * 1000), bad=bad
         )
+        for space, error in bad.items():
+            self._say(f"space {space}", error)
         for look in looks:
-            try:
-                await self._care(look)
-            except StoreError as error:
-                if error.retryable:
-                    raise
-                log.error("a space can't be cared for", space=look.space, why=str(error))
+            await self._each(f"space {look.space}", partial(self._care, look))
+
+    async def _each(self, what: str, act: Callable[[], Awaitable[object]]) -> None:
+        """One thing to care for among many: what is wrong with it is said once and stops no other. A store that is
+        away is passed on."""
+        try:
+            await act()
+        except StoreError as error:
+            if error.retryable:
+                raise
+            self._say(what, error)
+        except Exception as error:  # noqa: BLE001 - a record by hand that no code foresaw must not end every manager
+            self._say(what, error)
+        else:
+            self._seen.said.pop(what, None)
+
+    def _say(self, what: str, error: Exception) -> None:
+        words = f"{type(error).__name__}: {error}"
+        if self._seen.said.get(what) != words:
+            self._seen.said[what] = words
+            log.error("can't be cared for", what=what, error=error, why=words)
 
     async def _care(self, look: SpaceLook) -> None:
         if not look.kind:
@@ -142,7 +170,7 @@ class Manager:
             fired = await self._claims.fire(look.space, task, state.attempt, who="manager", by=BY)
             if fired.ref is not None:
                 log.info("overdue alarm fired", space=look.space, task=task, attempt=state.attempt)
-                await self._streams.enqueue([fired.ref])
+                await self._enqueue([fired.ref])
         await self._care_for_held(look)
         for agent in lost_agents(
             look.silent, now_ms=look.now_ms, since_ms=self._seen.since_ms, lost_s=self._settings.lost_s
@@ -156,14 +184,19 @@ class Manager:
             await self._close(look)
 
     async def _enqueue_again(self, look: SpaceLook) -> None:
-        refs = [
-            Ref(state.role, look.space, task, state.attempt) for task, state in look.outbox if state.state == "assigned"
-        ]
-        if refs:
-            log.info("enqueued again", space=look.space, tasks=len(refs))
-            await self._streams.enqueue(refs)
-        stale = [Ref(state.role, look.space, task, 0) for task, state in look.outbox if state.state != "assigned"]
-        await self._streams.clear_outbox(stale)
+        refs = [Ref(state.role, look.space, task, state.attempt) for task, state in look.outbox]
+        waiting = [ref for ref, (_, state) in zip(refs, look.outbox, strict=True) if state.state == "assigned"]
+        if waiting:
+            log.info("enqueued again", space=look.space, tasks=len(waiting))
+            await self._enqueue(waiting)
+        await self._streams.clear_outbox([ref for ref in refs if ref not in waiting])
+
+    async def _enqueue(self, refs: list[Ref]) -> None:
+        """Enqueue what a role can be asked for. What an outside agent assigned to a name that can be no role's waits
+        in no stream: who was meant reads the log."""
+        full = await self._streams.enqueue([ref for ref in refs if is_name(ref.role)])
+        await self._streams.postpone(full)
+        await self._streams.clear_outbox([ref for ref in refs if not is_name(ref.role)])
 
     async def _care_for_held(self, look: SpaceLook) -> None:
         """Tasks whose holder is buried although no entry tells so, and losses that wait for their policy."""
@@ -195,20 +228,26 @@ class Manager:
 
     async def _settle_graves(self) -> None:
         for grave in await self._workers.graves(unsettled=True):
-            if grave.info.get("kind", "worker") == "worker":
-                crash_point("manager.after_grave")
-                await self._takeover.settle(grave)
-            else:
-                await self._workers.settled(grave.start)
+            await self._each(f"grave {grave.start}", partial(self._settle, grave))
+
+    async def _settle(self, grave: Grave) -> None:
+        if grave.info.get("kind", "worker") == "worker":
+            crash_point("manager.after_grave")
+            await self._takeover.settle(grave)
+        else:
+            await self._workers.settled(grave.start)
 
     async def _mend_streams(self) -> None:
         """A role whose stream or group is gone gets it back, and its assigned tasks are enqueued again."""
-        self._role_names = tuple(sorted(await self._roles.all()))
+        self._role_names = tuple(sorted(filter(is_name, await self._roles.all())))
         for role in self._role_names:
-            if not await self._streams.has_group(role):
-                await self._streams.ensure_group(role)
-                log.warning("stream or group was missing: made again", role=role)
-                await self._enqueue_role(role)
+            await self._each(f"role {role}", partial(self._mend_stream, role))
+
+    async def _mend_stream(self, role: str) -> None:
+        if not await self._streams.has_group(role):
+            await self._streams.ensure_group(role)
+            log.warning("stream or group was missing: made again", role=role)
+            await self._enqueue_role(role)
 
     async def _enqueue_role(self, role: str) -> None:
         for space in await self._store.open_spaces():
@@ -229,12 +268,17 @@ class Manager:
         return later
 
     async def _refresh_watch(self) -> None:
-        now, run_id = time.monotonic(), await self._workers.run_id()
-        if now - self._seen.last_sweep > GAP_S or run_id != self._seen.run_id:
-            self._seen.since_ms = await self._store.now_ms()
-            self._seen.run_id = run_id
-            self._seen.unknown.clear()
-        self._seen.last_sweep = now
+        """Whether nobody watched for a while, the server is another run, or its clock was set."""
+        seen, now, run_id = self._seen, time.monotonic(), await self._workers.run_id()
+        server_ms = await self._store.now_ms()
+        passed = now - seen.last_sweep
+        stepped = abs((server_ms - seen.server_ms) / 1000 - passed) > GAP_S
+        if passed > max(GAP_S, 2 * self._settings.sweep_s) or stepped or run_id != seen.run_id:
+            seen.since_ms = server_ms
+            seen.run_id = run_id
+            seen.unknown.clear()
+            self._strays.forget()
+        seen.last_sweep, seen.server_ms = now, server_ms
 
     async def _listen(self, stopping: Stopping, patience: Patience) -> None:
         """Act on news at once; what a lost ring would have told, the next sweep finds."""

@@ -84,7 +84,8 @@ class Merging:
         for ref in (whole, text):  # named first: a crash in between leaves bytes, never a merge without its result
             await self._artifacts.name(space, ref)
         session = entries[0][1].session if entries else space
-        root = next((r.id for _, r in entries if r.event == "task_started" and r.trace.parent_id is None), None)
+        # In a session its root; a space made by hand has none: what was started there are tasks.
+        root = next((r.id for _, r in entries if r.event == "task_started" and r.id == r.session), None)
         earlier = next((r.id for _, r in reversed(entries) if r.event == "task_merged"), None)
         detail: dict[str, Any] = {
             **merged.detail,

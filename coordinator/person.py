@@ -167,12 +167,8 @@ class Person:
         state = await self._log.task_state(space, task)
         if state is None:
             raise ConfigError(f"there is no task {task!r} in {space!r}", mend="`rolecall check-status` lists the tasks")
-        dispatch = None
-        for attempt in range(state.attempt, 0, -1):
-            entry = state.entry_of("task_assigned", attempt)
-            if entry is not None:
-                dispatch = await self._log.get(space, entry)
-                break
+        entry = state.last_assignment
+        dispatch = await self._log.get(space, entry) if entry is not None else None
         meta = await self._log.meta(space)
         session = dispatch.session if dispatch else meta.get("session") or space
         return Standing(task, state, session, dispatch)

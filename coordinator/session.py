@@ -87,9 +87,11 @@ async def start(
     bell: Bell,
     who: str,
     known_roles: Collection[str] | None = None,
+    traceparent: str | None = None,
     clock: Clock = time.time,
 ) -> str:
-    """Start a session; its id. ``who``: the person on record. Raises ConfigError, PlanRefused, StoreError."""
+    """Start a session; its id. ``who``: the person on record; ``traceparent``: the trace that it belongs to. Raises
+    ConfigError, Refused, StoreError."""
     plan = check(order, known_roles)
     detail = _detail(order)
     if not order.goal and plan and plan.goal:
@@ -110,7 +112,7 @@ async def start(
         event="task_started",
         what=sentence(f"session: {order.title or detail['goal'] or order.flow}"),
         detail=detail,
-        trace=Trace(parent_id=None, session_id=session),
+        trace=Trace(parent_id=None, session_id=session, traceparent=traceparent),
     )
     outcome = (await log.append(session, [record]))[0]
     if outcome.outcome == "refused":

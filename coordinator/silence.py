@@ -14,7 +14,7 @@ from typing import Final
 from protocol.kit.logs import get_log
 from protocol.record import Record, Trace
 from protocol.stores.redis_log import RedisLog
-from protocol.tasks import TaskState
+from protocol.tasks import TaskState, agent_id
 
 log = get_log(__name__)
 WHO: Final = "manager"
@@ -23,9 +23,12 @@ HELD: Final = ("started", "assigned", "processing")
 
 def lost_agents(signs: Mapping[str, int], *, now_ms: int, since_ms: int, lost_s: float) -> list[str]:
     """Which agents are lost at ``now_ms``: agent -> server ms of its last sign; nobody is judged for the time before
-    ``since_ms``, when the watch began (again). Pure."""
+    ``since_ms``, when the watch began (again). A sign from the future (the clock was set back) counts from there as
+    well. Pure."""
     limit = lost_s * 1000
-    return sorted(agent for agent, last in signs.items() if now_ms - max(last, since_ms) > limit)
+    return sorted(
+        agent for agent, last in signs.items() if now_ms - (since_ms if last > now_ms else max(last, since_ms)) > limit
+    )
 
 
 def tasks_of(agent: str, states: Mapping[str, TaskState]) -> list[tuple[str, TaskState]]:
@@ -50,6 +53,9 @@ class Silence:
         """Write the losses of one silent agent; the tasks that it held."""
         states = await self._store.task_states(space)
         held = tasks_of(agent, states)
+        if not held and any(s.state == "waiting" and s.agent == agent for s in states.values()):
+            await self._store.postpone_sign(space, agent, last_ms)  # who waits for an answer has nothing to say
+            return []
         session = (await self._store.meta(space)).get("session", space)
         by = {"actor": WHO}
         records = [
@@ -74,9 +80,9 @@ class Silence:
             "last_sign_ms": last_ms,
             "by": {"actor": WHO},
         }
-        number = 1
+        number, own = 1, agent_id(agent)
         while True:
-            id = agent if number == 1 else f"{agent}#{number}"
+            id = own if number == 1 else f"{own}#{number}"
             known = await self._store.find(space, id)
             if known is None or known.detail.get("last_sign_ms") == last_ms:
                 return self._loss(id, detail, session, agent)

@@ -14,7 +14,7 @@ from typing import Final
 from protocol.kit.crash import crash_point
 from protocol.kit.logs import get_log
 from protocol.kit.metrics import Metrics
-from protocol.record import Record, Trace
+from protocol.record import Record, Trace, is_name
 from protocol.stores.redis_dispatch import Ref, RoleStreams
 from protocol.stores.redis_log import RedisLog
 from protocol.stores.redis_wake import Wake
@@ -43,6 +43,9 @@ class Takeover:
 
     async def settle(self, grave: Grave) -> None:
         """Take care of everything that the buried start held; the grave is settled when nothing is left."""
+        if not is_name(grave.role):  # somebody forged a start: no stream can have it as a consumer
+            await self._workers.settled(grave.start)
+            return
         while True:
             pending = await self._streams.pending_of(grave.role, grave.start, PENDING_AT_ONCE)
             if not pending:
@@ -103,7 +106,7 @@ class Takeover:
             }  # fmt: skip
             what = f"{task} needs a person: {reason}"
             await self._store.append_step(space, [await self._record(space, task, state, "task_blocked", what, detail)])
-        elif policy == "reassign":
+        elif policy == "reassign" and is_name(state.role):
             await self._reassign(space, task, state)
         else:
             return
@@ -135,10 +138,7 @@ class Takeover:
         )  # fmt: skip
 
     async def _last_assignment(self, space: str, state: TaskState) -> Record | None:
-        for attempt in range(state.attempt, 0, -1):
-            entry = state.entry_of("task_assigned", attempt)
-            if entry:
-                return await self._store.get(space, entry)
-        for _, entry in state.seen.values():  # an outside agent's task that nobody assigned
-            return await self._store.get(space, entry)
-        return None
+        entry = state.last_assignment
+        if entry is None:  # an outside agent's task that nobody assigned
+            entry = next((entry for _, entry in state.seen.values()), None)
+        return await self._store.get(space, entry) if entry else None

@@ -38,6 +38,8 @@ class Dispatch:
     tries: int
     detail: Mapping[str, Json]
     parent: str | None = None
+    traceparent: str | None = None
+    """The trace context of its assignment."""
 
 
 @dataclass(frozen=True, slots=True)

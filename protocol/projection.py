@@ -88,8 +88,12 @@ class Projection:
 
     @property
     def due(self) -> dict[str, int]:
-        """Retrying task -> ms at which it is due."""
-        return {task: state.due_ms for task, state in self.tasks.items() if state.state == "retrying"}
+        """Retrying task -> ms at which it is due; of one that was never assigned there is nothing to repeat."""
+        return {
+            task: state.due_ms
+            for task, state in self.tasks.items()
+            if state.state == "retrying" and state.last_assignment is not None
+        }
 
     @property
     def assigned(self) -> dict[str, int]:

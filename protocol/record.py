@@ -38,6 +38,8 @@ ID_MAX: Final = 200
 WHO_MAX: Final = 128
 WHAT_MAX: Final = 2_000
 DETAIL_MAX_BYTES: Final = 262_144
+ATTEMPT_MAX: Final = 2**53 - 1
+"""The server's scripts count in doubles; at an attempt a microsecond it takes 285 years to come here."""
 TIME_MAX: Final = 99_999_999_999
 """Unix seconds up to the year 5138: anything above is milliseconds by mistake."""
 

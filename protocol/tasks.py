@@ -16,6 +16,7 @@ tables and holds to the same law (a stateful test compares them). Never does I/O
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -119,6 +120,9 @@ EVENT_CODE: Final[Mapping[str, str]] = {
     "task_merged": "M",
 }
 
+_START: Final = re.compile(r"[A-Za-z0-9_\-]+@[^@:]+:[0-9]+:[^@:]+\Z")
+DELAY_MAX_MS: Final = 10**12
+"""A retry is due within some thirty years: sums of milliseconds stay exact in every language that keeps them."""
 FINISHED: Final = frozenset({"completed", "merged", "cancelled"})
 SETTLED_BY_PERSON: Final = frozenset({"blocked", "lost", "waiting"})
 
@@ -142,6 +146,12 @@ class TaskState:
         """True while a fleet worker's start owns the attempt: only its writes pass."""
         return is_start(self.owner)
 
+    @property
+    def last_assignment(self) -> str | None:
+        """The log entry of its newest dispatch, or None where it never was assigned."""
+        newest = max((int(key[1:]) for key in self.seen if key[0] == "A"), default=None)
+        return None if newest is None else self.seen[f"A{newest}"][1]
+
     def entry_of(self, event: str, attempt: int) -> str | None:
         """The log entry of this task's record (event, attempt), or None."""
         found = self.seen.get(f"{EVENT_CODE[event]}{attempt}")
@@ -162,8 +172,9 @@ NEW: Final = Ruling("new")
 
 
 def is_start(owner: str) -> bool:
-    """True for a worker's start id ``<role>@<host>:<pid>:<random>``; outside agents own as ``~<who>``."""
-    return "@" in owner and not owner.startswith("~")
+    """True for a worker's start id ``<role>@<host>:<pid>:<random>``; outside agents own as ``~<who>``. Nothing else is
+    one: who writes ``li@laptop`` by hand is no process that could be found dead."""
+    return _START.match(owner) is not None
 
 
 def target_state(record: Record) -> str:
@@ -180,7 +191,16 @@ def mark(record: Record) -> str:
 
 def is_about_agent(record: Record) -> bool:
     """A loss of an agent that held no task stands under the agent's own id (``<agent>#2`` the second time)."""
-    return record.event == "task_agent_lost" and record.detail.get("agent") == record.id.partition("#")[0]
+    agent = record.detail.get("agent")
+    if record.event != "task_agent_lost" or not isinstance(agent, str):
+        return False
+    own = agent_id(agent)
+    return record.id == own or record.id.startswith(f"{own}#")
+
+
+def agent_id(agent: str) -> str:
+    """An agent's name as a record's id: ids have no ``@``."""
+    return agent.replace("@", "/")
 
 
 def command_identity(record: Record) -> bool:
@@ -258,7 +278,7 @@ def apply(state: TaskState | None, record: Record, entry: str) -> TaskState:
         owner = worker if is_start(worker) else f"~{record.who}"
     elif target == "failed":
         owner = before.owner
-    due = int(entry.split("-")[0]) + round(_number(detail.get("delay_s")) * 1000) if target == "retrying" else 0
+    due = int(entry.split("-")[0]) + delay_ms(detail.get("delay_s")) if target == "retrying" else 0
     return TaskState(
         state=target,
         attempt=max(record.attempt, before.attempt),
@@ -281,8 +301,18 @@ def apply_decision(state: TaskState, action: str, role: str = "") -> TaskState:
     return replace(state, state=target, owner="", due_ms=0, waiting_for="", tries=tries, role=role or state.role)
 
 
-def _number(value: Json) -> float:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+def merge_root(state: TaskState) -> TaskState:
+    """A session's root after a merge: merged, if the law lets it be (what was cancelled stays so)."""
+    if "merged" not in SAME_ATTEMPT[state.state]:
+        return state
+    return replace(state, state="merged", owner="", due_ms=0, waiting_for="")
+
+
+def delay_ms(value: Json) -> int:
+    """``detail.delay_s`` in milliseconds: 0 for what is no number, never negative, never beyond ``DELAY_MAX_MS``."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:  # NaN is not either
+        return 0
+    return DELAY_MAX_MS if value * 1000 >= DELAY_MAX_MS else round(value * 1000)
 
 
 def fold(states: dict[str, TaskState], records: Iterable[tuple[str, Record]]) -> dict[str, TaskState]:
@@ -295,7 +325,7 @@ def fold(states: dict[str, TaskState], records: Iterable[tuple[str, Record]]) ->
         elif record.event == "task_merged" and record.id.startswith("MERGE_"):
             root = record.trace.parent_id
             if root and root in states:
-                states[root] = replace(states[root], state="merged", owner="", due_ms=0, waiting_for="")
+                states[root] = merge_root(states[root])
         elif record.is_task and not is_about_agent(record):
             states[record.id] = apply(states.get(record.id), record, entry)
     return states

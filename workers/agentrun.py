@@ -34,6 +34,7 @@ from workers.skills.loader import load_skills
 from workers.skills.runner import SkillRunner
 from workers.skills.tools import SkillTools
 from workers.stream import Usage
+from workers.traced import TracedModel, TracedTools
 
 log = get_log(__name__)
 
@@ -61,7 +62,10 @@ def agent_runner(parts: RunnerParts) -> Runner:
         spec, warning = choose_model(settings.models, wanted if isinstance(wanted, str) else "")
         if warning:
             await notice("model_fallback", warning, {"wanted": wanted, "used": spec.key})
-        model = clients.setdefault(spec.key, ModelClient(spec, loopback_only=settings.no_model))
+        model = clients.setdefault(
+            spec.key, ModelClient(spec, loopback_only=settings.no_model, headers=parts.tracing.headers)
+        )
+        tools = SkillTools(skills, role, runner, agent=dispatch.agent, task=dispatch.task)
 
         async with LiveText(live, dispatch) as text:
             around = Surroundings(
@@ -74,8 +78,8 @@ def agent_runner(parts: RunnerParts) -> Runner:
                 fence,
                 role=role,
                 conversation=conversations.open(dispatch),
-                model=model,
-                tools=SkillTools(skills, role, runner, agent=dispatch.agent, task=dispatch.task),
+                model=TracedModel(model, parts.tracing),
+                tools=TracedTools(tools, parts.tracing),
                 around=around,
             )
 

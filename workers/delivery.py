@@ -57,7 +57,8 @@ def letter_of(dispatch: Dispatch, outcome: Outcome, *, now_s: int, random: float
             parent = verifies  # a verdict hangs under the task that it judges
         return Record(
             id=name or dispatch.task, who=dispatch.agent, time=now_s, event=event, what=_sentence(what),
-            detail={**detail, "attempt": attempt}, trace=Trace(parent_id=parent, session_id=dispatch.session),
+            detail={**detail, "attempt": attempt},
+            trace=Trace(parent_id=parent, session_id=dispatch.session, traceparent=dispatch.traceparent),
         )  # fmt: skip
 
     task, attempt, after = dispatch.task, dispatch.attempt, dispatch.attempt + 1

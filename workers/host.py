@@ -25,6 +25,7 @@ from protocol.kit.logs import get_log
 from protocol.kit.metrics import Metrics, MetricsServer
 from protocol.kit.rolefiles import RoleFile
 from protocol.kit.settings import Settings
+from protocol.kit.tracing import load as tracing_of
 from protocol.ports import Runner
 from protocol.stores.client import connect, guard, shown
 from protocol.stores.redis_dispatch import Ref
@@ -99,6 +100,7 @@ class Host:
             loop.add_signal_handler(sign, self._signalled, loop)
         client = connect(self._url)
         reader = connect(self._url, answer_timeout_s=BLOCK_MS / 1000 + 8, pool=2)
+        tracing = tracing_of(os.environ, "rolecall-worker")
         try:
             metrics = Metrics(roles=[role.id], models=[m.key for m in self._settings.models])
             if self._settings.metrics_port is not None:
@@ -113,6 +115,7 @@ class Host:
                     metrics,
                     self._url,
                     lambda: self._stopping.draining,
+                    tracing,
                 )
             )
             checker = Checker(self._source, client, self._keys, self._settings, metrics)
@@ -146,6 +149,7 @@ class Host:
         finally:
             if self._ports is not None:
                 self._ports.close()
+            tracing.close()
             await client.aclose()
             await reader.aclose()
             self._stopping.request()

@@ -1,7 +1,8 @@
 """Messages of a conversation: envelopes, the prompt of a task, and the form that an endpoint gets.
 
-Guarantees: pure; what others wrote stands between fences that its own text can't close, and the name in the first line
-comes from the channel, never from the text. Never lets an id or a name span lines.
+Guarantees: pure but for the base prompt, a text that ships; what others wrote stands between fences that its own text
+can't close, and the name in the first line comes from the channel, never from the text. Never lets an id or a name span
+lines.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 from protocol.envelope import envelope as envelope  # their first home: imported from here as well
 from protocol.envelope import fenced as fenced
 from protocol.envelope import one_line as one_line
+from protocol.kit.outside import prompt
 from protocol.kit.rolefiles import RoleFile
 from protocol.ports import Dispatch, Mail
 from protocol.record import Json
@@ -100,8 +102,9 @@ def mail_message(mail: Mail, lang: Lang) -> Message:
 
 
 def system_prompt(role: RoleFile, lang: Lang, base: str = "") -> Message:
-    """The base prompt, then the role's own."""
-    return {"role": "system", "content": f"{base or say(lang, 'base')}\n\n# {role.name}\n\n{role.body}".rstrip()}
+    """The base prompt (by default the loop's text for the role's kind), then the role's own."""
+    first = base or prompt(role.kind, fleet=True, lang=lang)
+    return {"role": "system", "content": f"{first}\n\n# {role.name}\n\n{role.body}".rstrip()}
 
 
 def tool_name(name: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from importlib import import_module
@@ -93,8 +93,11 @@ class ModelClient:
         loopback_only: bool = False,
         silence_s: float = SILENCE_S,
         clock: Clock = time.time,
+        headers: Callable[[], dict[str, str]] = dict,
     ) -> None:
+        """``headers``: what each request carries besides (a trace context)."""
         self._spec = spec
+        self._headers = headers
         self._loopback_only = loopback_only
         self._silence_s = silence_s
         self._clock = clock
@@ -184,6 +187,8 @@ class ModelClient:
             body["response_format"] = {"type": "json_schema", "json_schema": {"name": "delivery", "schema": schema}}
         if THINKING in extras:
             body["extra_body"] = dict(self._spec.thinking)
+        if headers := self._headers():
+            body["extra_headers"] = headers
         with _Faults(self):
             assembly = Assembly(on_delta)
             async with self._opened().chat.completions.with_streaming_response.create(**body) as response:

@@ -15,6 +15,7 @@ from protocol.keys import Keys
 from protocol.kit.logs import get_log
 from protocol.kit.metrics import Metrics
 from protocol.kit.settings import Settings
+from protocol.kit.tracing import NoTracing, Tracing
 from protocol.ports import Dispatch, Dropped, Failed, Outcome, Runner, TurnFence
 from protocol.stores.client import Client
 from workers.rolesource import RoleSource
@@ -33,17 +34,20 @@ class RunnerParts:
     metrics: Metrics
     url: str
     draining: Callable[[], bool] = lambda: False
+    tracing: Tracing = NoTracing()  # noqa: RUF009 - it has no state
 
 
 def make_runner(parts: RunnerParts) -> Runner:
     """The runner of a role: its executor, under the one broad catch."""
+    from workers.traced import traced_runner
+
     if parts.source.role.executor == "skill":
         from workers.skillrun import skill_runner
 
-        return guarded(skill_runner(parts))
+        return traced_runner(guarded(skill_runner(parts)), parts.tracing)
     from workers.agentrun import agent_runner
 
-    return guarded(agent_runner(parts))
+    return traced_runner(guarded(agent_runner(parts)), parts.tracing)
 
 
 def guarded(runner: Runner) -> Runner:

@@ -35,6 +35,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str, str]]] = {
     "check-status": (RECORDS, "digest:check_status", "Show the phase, agents, tasks by state, what waits."),
     "workspace": (RECORDS, "workspace:workspace", "Put, get, list small files of a space's areas."),
     "rebuild": (RECORDS, "rebuild:rebuild", "Make the projections anew from the log."),
+    "kit": (RECORDS, "kit:kit", "The protocol as a skill for outside agents."),
     "up": (FLEET, "fleet:up", "Run a whole fleet on this machine."),
     "leader": (FLEET, "fleet:leader", "Run one leader process."),
     "manager": (FLEET, "fleet:manager", "Run one manager process."),

@@ -120,6 +120,17 @@ def run(
 
 
 async def _run(app: App, made: Run) -> int:
+    from protocol.kit import tracing
+
+    traces = tracing.load(app.env, "rolecall-run")
+    try:
+        with traces.span("rolecall run", parent=tracing.context_of(app.env)) as span:
+            return await _start(app, made, span.traceparent)
+    finally:
+        traces.close()
+
+
+async def _start(app: App, made: Run, traceparent: str | None) -> int:
     from coordinator import session
     from coordinator.cli.store import open_store, person_name
     from protocol.stores.redis_artifacts import Artifacts
@@ -136,6 +147,7 @@ async def _run(app: App, made: Run) -> int:
                 bell=store.wake,
                 who=person_name(made.who),
                 known_roles=await _known(store, made.order),
+                traceparent=traceparent,
             )
         except PlanRefused as refused:
             if refused.reason == "unknown_role":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from protocol.errors import ConfigError, GateRefused
-from protocol.record import DETAIL_MAX_BYTES, REASONS, Json, Record, canonical, is_identifier, missing_detail
+from protocol.record import ATTEMPT_MAX, DETAIL_MAX_BYTES, REASONS, Json, Record, canonical, is_identifier, missing_detail
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -69,8 +69,8 @@ def _shapes(record: Record, problems: Problems) -> None:
     detail, event = record.detail, record.event
     if "attempt" in detail:
         attempt = detail["attempt"]
-        if type(attempt) is not int or attempt < 1:
-            problems.append(("detail.attempt", f"{attempt!r} is not an integer >= 1"))
+        if type(attempt) is not int or not 1 <= attempt <= ATTEMPT_MAX:
+            problems.append(("detail.attempt", f"{attempt!r} is not an integer from 1 to {ATTEMPT_MAX}"))
     check = _BY_EVENT.get(event)
     if check is not None:
         check(detail, problems)

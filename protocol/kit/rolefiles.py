@@ -41,6 +41,8 @@ class RoleFile:
     thinking_mode: Literal["", "fast", "thinking"] = ""
     kind: Literal["master", "verifier"] = "master"
     tier: Literal["main", "organize", "sub"] = "sub"
+    tiered: bool = False
+    """True where the file itself names the tier."""
     executor: Literal["model", "skill"] = "model"
     skill: str = ""
     skills: tuple[str, ...] = ()
@@ -69,7 +71,7 @@ class RoleFile:
         for key in f.CHECKS:
             value = getattr(self, key)
             known[key] = list(value) if isinstance(value, tuple) else value
-        return {**self.extra, **known}
+        return {**self.extra, **known, "tiered": self.tiered}
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ def parse_role(text: str, path: Path) -> tuple[RoleFile | None, list[Problem], l
         near = [(key, match[0]) for key in extra if (match := get_close_matches(key, f.CHECKS, n=1, cutoff=0.8))]
         hint = "".join(f"; did you mean {known!r} by {key!r}?" for key, known in near)
         warnings.append(f"{path}: unknown keys are kept and handed to flows: {names}{hint}")
-    role = RoleFile(**values, extra=extra, body=front.body, digest=digest(text), path=path)
+    role = RoleFile(**values, tiered="tier" in front.values, extra=extra, body=front.body, digest=digest(text), path=path)
     return role, [], warnings
 
 

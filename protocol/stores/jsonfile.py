@@ -178,7 +178,7 @@ class JsonFile:
     async def change(self, space: str, work: Callable[[Ledger], tuple[T, bool]]) -> T:
         """Do ``work`` on the space as it is on disk, with the lock held: its answer, and whether the space changed and
         is to be written. Raises what the work raises; then nothing is written."""
-        self._load()  # a file that is not there, or is no state file, gets no lock beside it
+        statefile.glance(self.path)  # a file that is not there, or not ours, gets no lock beside it
         async with locked(self.path, wait_s=self._wait_s, clock=self._clock):
             for _ in range(AGAIN):
                 ledger, identity = statefile.load(self.path)

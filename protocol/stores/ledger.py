@@ -8,7 +8,7 @@ written to one elsewhere, and is thrown away where the write fails.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, cast
 
 from protocol.cursor import entry_key
@@ -25,6 +25,7 @@ from protocol.tasks import (
     is_start,
     judge,
     judge_decision,
+    merge_root,
 )
 from protocol.workspaces import REASON, mark_of, refused_mark
 
@@ -127,7 +128,7 @@ class Ledger:
                 return Rule(ruling.outcome, ruling.reason or "", ruling.message)
         elif record.event == "task_merged":
             as_of = word(record.detail.get("as_of"))
-            if as_of and entry_key(matter) > entry_key(as_of):
+            if as_of and not _not_after(matter, as_of):
                 return Rule(
                     "refused", "stale_read", f"a record came after {as_of}: compute the merge again", kept=False
                 )
@@ -157,7 +158,7 @@ class Ledger:
             root = record.trace.parent_id or ""
             state = self.state(root)
             if state is not None:
-                self.tasks[root] = state_to(replace(state, state="merged", owner="", due_ms=0, waiting_for=""))
+                self.tasks[root] = state_to(merge_root(state))
         return entry
 
     def _violation(self, record: Record, rule: Rule, now_ms: int) -> str:
@@ -199,7 +200,7 @@ def _is_task(record: Record) -> bool:
 
 def _not_after(matter: str, as_of: str) -> bool:
     try:
-        return entry_key(matter) <= entry_key(as_of)
+        return "-" in as_of and entry_key(matter) <= entry_key(as_of)
     except ValueError:
         return False
 

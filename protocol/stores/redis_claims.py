@@ -13,9 +13,10 @@ from typing import Any
 
 import orjson
 
+from protocol.errors import StoreError
 from protocol.keys import Keys
 from protocol.ports import Dispatch
-from protocol.record import Record, sameness
+from protocol.record import Record, sameness, word
 from protocol.stores.client import Client, guard
 from protocol.stores.redis_dispatch import Ref
 from protocol.stores.scripts import Arg, Scripts
@@ -97,7 +98,7 @@ class Claims:
     async def fire(self, space: str, task: str, attempt: int, *, who: str, by: dict[str, Any]) -> Fired:
         """Fire a delayed retry: writes its ``task_assigned`` if it is due by the server's clock."""
         keys = space_keys(self._keys.space(space))
-        answer = await self._scripts.run("fire", keys, [task, attempt, who, "", ""])
+        answer = await self._scripts.run("fire", keys, [task, attempt, who, "", "", "", ""])
         if answer[0] != b"detail":
             return _fired(answer, space, task, attempt)
         detail = {**loads(answer[1]), "attempt": attempt, "by": by}
@@ -110,26 +111,38 @@ class Claims:
             detail=detail,
             trace={"parent_id": None, "session_id": "-"},  # type: ignore[arg-type]  # only the digest is taken from it
         )
-        answer = await self._scripts.run("fire", keys, [task, attempt, who, json_text(detail), sameness(record)])
+        named = (word(detail.get("role")), word(detail.get("agent")))
+        answer = await self._scripts.run("fire", keys, [task, attempt, who, json_text(detail), sameness(record), *named])
         return _fired(answer, space, task, attempt)
 
     async def look(
-        self, spaces: Sequence[str], *, outbox_ms: int, overdue_ms: int, silent_ms: int, most: int = 500
-    ) -> list[SpaceLook]:
-        """Look at many spaces in one round trip."""
+        self, spaces: Sequence[str], *, outbox_ms: int, overdue_ms: int, silent_ms: int, most: int = 500,
+        bad: dict[str, StoreError] | None = None,
+    ) -> list[SpaceLook]:  # fmt: skip
+        """Look at many spaces in one round trip. A space that can't be looked at (somebody wrote there) goes into
+        ``bad``, where that is given, and is left out."""
         calls: list[tuple[list[str], list[Arg]]] = []
         for space in spaces:
             k = self._keys.space(space)
             calls.append(
                 ([k.meta, k.tasks, k.outbox, k.due, k.held, k.beats], [outbox_ms, overdue_ms, silent_ms, most])
             )
-        answers = await self._scripts.run_many("look", calls)
+        answers = await self._scripts.run_many("look", calls, each=True)
         out: list[SpaceLook] = []
         for space, answer in zip(spaces, answers, strict=True):
-            if isinstance(answer, Exception):
-                with guard("look"):
-                    raise answer
-            out.append(_look(space, answer))
+            try:
+                if isinstance(answer, Exception):
+                    with guard("look"):
+                        raise answer
+                out.append(_look(space, answer))
+            except StoreError as error:
+                if bad is None or error.retryable:
+                    raise
+                bad[space] = error
+            except ValueError as error:  # a state or a score that nobody of ours wrote
+                if bad is None:
+                    raise
+                bad[space] = StoreError(f"space {space!r} can't be read: {error}", op="look", retryable=False)
         return out
 
 
@@ -155,6 +168,7 @@ def _claimed(ref: Ref, owner: str, row: list[bytes] | None) -> Dispatch | NotCla
         tries=int(row[2]),
         detail=detail,
         parent=trace.get("parent_id"),
+        traceparent=trace.get("traceparent"),
     )
 
 

@@ -235,6 +235,15 @@ class RedisLog:
             if score is not None and int(score) == last_ms:
                 await self._client.zrem(key, agent)
 
+    async def postpone_sign(self, space: str, agent: str, last_ms: int) -> None:
+        """The agent is not lost: it has a full interval again from now on."""
+        key = self._keys.space(space).beats
+        now = await self.now_ms()
+        with guard("postpone sign"):
+            score = await self._client.zscore(key, agent)
+            if score is not None and int(score) == last_ms:
+                await self._client.zadd(key, {agent: now}, xx=True)
+
     async def snapshot(self, space: str) -> bytes | None:
         with guard("snapshot"):
             return cast("bytes | None", await self._client.get(self._keys.space(space).snap))

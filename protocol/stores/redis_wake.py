@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from protocol.cursor import entry_key
 from protocol.keys import Keys
+from protocol.record import is_name
 from protocol.stores.client import Client, guard
 from protocol.stores.scripts import Arg
 
@@ -45,11 +47,13 @@ class Wake:
             return got[0][0].decode() if got else "0-0"
 
     async def listen(self, last: str, block_ms: int) -> tuple[str, set[str]]:
-        """(new last id, spaces with news), waiting at most ``block_ms``. A rewound stream (another run of the server)
-        is read from its start."""
+        """(new last id, spaces with news), waiting at most ``block_ms``. Where the stream is behind ``last`` (the server
+        forgot, or its clock fell back) the new last id is the stream's own."""
         with guard("wake"):
             got = await self._reader.xread({self._keys.wake: last}, count=1000, block=block_ms)
         if not got:
-            return last, set()
+            newest = await self.now()
+            return (newest if entry_key(newest) < entry_key(last) else last), set()
         entries = got[0][1]
-        return entries[-1][0].decode(), {fields[b"s"].decode() for _, fields in entries}
+        names = {fields.get(b"s", b"?").decode("utf-8", "replace") for _, fields in entries}
+        return entries[-1][0].decode(), {name for name in names if not name or is_name(name)}

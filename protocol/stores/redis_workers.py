@@ -74,9 +74,10 @@ class Workers:
         """Bury one start; True where this call did it."""
         return bool(await self._bury("one", start, reason))
 
-    async def sweep(self, *, dead_ms: int, run_id: str, stalled_lost_ms: int = 0) -> list[str]:
-        """Bury who has been silent for longer than ``dead_ms`` while someone watched; the starts buried now."""
-        return await self._bury("sweep", dead_ms, run_id, WATCH_GAP_MS, stalled_lost_ms)
+    async def sweep(self, *, dead_ms: int, run_id: str, stalled_lost_ms: int = 0, every_ms: int = 0) -> list[str]:
+        """Bury who has been silent for longer than ``dead_ms`` while someone watched; the starts buried now.
+        ``every_ms``: how far apart the caller's sweeps are on purpose."""
+        return await self._bury("sweep", dead_ms, run_id, max(WATCH_GAP_MS, 2 * every_ms), stalled_lost_ms)
 
     async def live(self) -> list[WorkerInfo]:
         """Every start that is not buried, ages by the server's clock."""
@@ -127,6 +128,12 @@ class Workers:
         """Everything the start held is taken care of."""
         with guard("graves"):
             await awaited(self._client.srem(self._keys.unsettled, start))
+
+    async def unsettle(self, starts: Sequence[str]) -> None:
+        """Something of these buried starts is left after all: their graves are looked at again."""
+        if starts:
+            with guard("graves"):
+                await awaited(self._client.sadd(self._keys.unsettled, *starts))
 
     async def unserve(self, role: str, start: str) -> None:
         """Take back the sign that the role is served, where this start set it; another worker sets it again."""

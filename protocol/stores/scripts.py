@@ -57,12 +57,15 @@ class Scripts:
                 await awaited(self._client.script_load(source(name)))
                 return await awaited(self._client.evalsha(sha(name), len(keys), *keys, *args))  # type: ignore[arg-type]
 
-    async def run_many(self, name: str, calls: Sequence[Call], *, then: Sequence[Sequence[Arg]] = ()) -> list[Any]:
+    async def run_many(
+        self, name: str, calls: Sequence[Call], *, then: Sequence[Sequence[Arg]] = (), each: bool = False
+    ) -> list[Any]:
         """Run one script for many key sets in one round trip; one answer or exception a call, in order. ``then``:
-        commands that ride along behind them, whatever becomes of the scripts (hints that may be given in vain)."""
+        commands that ride along behind them, whatever becomes of the scripts (hints that may be given in vain).
+        The exception of a single call is raised, unless ``each``."""
         if not calls:
             return []
-        if len(calls) == 1 and not then:
+        if len(calls) == 1 and not then and not each:
             return [await self.run(name, *calls[0])]
         with guard(name):
             answers = await self._pipeline(name, calls, then)

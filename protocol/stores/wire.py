@@ -14,8 +14,8 @@ from typing import Any, Final, cast
 import orjson
 
 from protocol.keys import SpaceKeys
-from protocol.record import Record, Trace, canonical, sameness, word
-from protocol.tasks import command_identity, is_about_agent, target_state
+from protocol.record import Record, Trace, canonical, digest, sameness, word
+from protocol.tasks import command_identity, delay_ms, is_about_agent, target_state
 from protocol.workspaces import mark_of
 
 _LONG_NUMBER: Final = re.compile(rb"\d{19}")
@@ -44,8 +44,7 @@ def packed(record: Record, owner: str) -> bytes:
         elif target == "waiting":
             extra = word(detail.get("waiting_for"))
         elif target == "retrying":
-            delay = detail.get("delay_s")
-            extra = str(round(float(delay) * 1000)) if isinstance(delay, (int, float)) else "0"
+            extra = str(delay_ms(detail.get("delay_s")))
         elif target == "lost":
             agent = ""
     elif record.event == "decision":
@@ -95,7 +94,29 @@ def record_of(flat: Sequence[bytes]) -> Record:
 
 
 def record_of_map(fields: Mapping[bytes, bytes]) -> Record:
-    """The record of a log entry. What is in the log has passed the gates: nothing is validated again."""
+    """The record of a log entry. What the store wrote has passed the gates: nothing is validated again. What somebody
+    wrote past the store and is no record is shown as a violation, so that it stops no reader."""
+    try:
+        return _record_of(fields)
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return _foreign(fields)
+
+
+def _foreign(fields: Mapping[bytes, bytes]) -> Record:
+    raw = {_shown(name): _shown(value) for name, value in fields.items()}
+    detail = {"reason": "gate_3", "message": "no record: written past the store", "raw": raw}
+    return Record.model_construct(
+        id=f"PV_{digest(repr(sorted(raw.items())))}", who="store", time=0, event="protocol_violation",
+        what="gate_3: an entry that is no record", detail=detail,
+        trace=Trace.model_construct(parent_id=None, session_id="unknown", traceparent=None, tracestate=None),
+    )  # fmt: skip
+
+
+def _shown(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")
+
+
+def _record_of(fields: Mapping[bytes, bytes]) -> Record:
     trace = orjson.loads(fields[b"trace"])
     return Record.model_construct(
         id=fields[b"id"].decode(),

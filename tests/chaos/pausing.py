@@ -2,7 +2,7 @@
 
 ``arq tests.chaos.pausing.stepper`` stops at the crash point named by ``PAUSE_AT``; ``arq tests.chaos.pausing.holder``
 serves the role ``stepper`` with a runner that holds the interpreter lock for ``HOLD_S`` seconds, ``…quick`` with one
-that is done at once.
+that is done at once, ``…killer`` with one that ends its whole process where the task says so.
 """
 
 from __future__ import annotations
@@ -49,6 +49,20 @@ def make_at_once(parts: object) -> Runner:
     return at_once
 
 
+async def end_process(dispatch: Dispatch, fence: TurnFence) -> Outcome:
+    """Ends the worker as the kernel does when memory is out, where the task's input has ``kill``."""
+    given = dispatch.detail["input"]
+    with Path(given["log"]).open("a") as file:
+        file.write(f"{dispatch.task}\n")
+    if given.get("kill"):
+        os._exit(137)
+    return Delivered({"result": f"完成 {dispatch.task}"})
+
+
+def make_end_process(parts: object) -> Runner:
+    return end_process
+
+
 def __getattr__(name: str) -> dict[str, Any]:
     if name == "stepper":
         setattr(consumer, "crash_point", pause_point)  # noqa: B010 - a name that the module does not export
@@ -57,4 +71,6 @@ def __getattr__(name: str) -> dict[str, Any]:
         return arq_settings("stepper", runner=make_hold)
     if name == "quick":
         return arq_settings("stepper", runner=make_at_once)
+    if name == "killer":
+        return arq_settings("stepper", runner=make_end_process)
     raise AttributeError(name)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,8 +15,9 @@ import pytest
 from protocol.stores.client import awaited
 from tests.chaos.fleet import ChaosFleet, delivered_once, steps
 from tests.chaos.server import OwnServer
+from tests.chaos.tasks import dispatch, events, open_space, until, until_all
 from tests.conftest import fast_environment
-from tests.support import clean_environment
+from tests.support import clean_environment, wait_until
 
 PREFIX = "rco:"
 
@@ -133,3 +137,45 @@ async def test_a_role_stream_that_was_deleted_is_made_again_with_its_work(server
     fleet.start("stepper.2")
     await fleet.until_merged(space, 20, revive=False)
     delivered_once(await fleet.records(space), ["a", "b", "c"])
+
+
+@pytest.mark.parametrize("store", ["gone", "silent"])
+@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
+async def test_sigterm_is_obeyed_within_the_grace_time_while_the_store_is_away(
+    server: OwnServer, fleet: ChaosFleet, store: str, busy: bool
+) -> None:
+    server.start()
+    await open_space(fleet)
+    worker = fleet.start("stepper.1")
+    await dispatch(fleet, "before")
+    await until_all(fleet, ["before"])
+    if busy:
+        await dispatch(fleet, "long", sleep=60)
+        await until(fleet, "long", "processing")
+    server.kill() if store == "gone" else server.freeze()
+    await asyncio.sleep(2.0)  # the outage itself, longer than a lease
+    alive(fleet)
+    os.kill(worker.pid, signal.SIGTERM)
+    began = time.monotonic()
+    await asyncio.to_thread(worker.wait, 20)
+    took = time.monotonic() - began
+    assert took < 3 + 1, f"the grace time is 3 s, it took {took:.1f} s\n{fleet.logs()}"
+
+
+async def test_a_turn_that_outlasts_an_outage_longer_than_a_lease_is_delivered_once(
+    server: OwnServer, fleet: ChaosFleet
+) -> None:
+    server.start()
+    await open_space(fleet)
+    fleet.start("manager")
+    fleet.start("stepper.1", ROLECALL_CONCURRENCY="1")
+    await dispatch(fleet, "long", "next", sleep=3)
+    await wait_until(lambda: fleet.runs(fleet.folder / "ran")["long"], f"it runs\n{fleet.logs()}", 20)
+    server.kill()
+    await asyncio.sleep(4.0)  # the outage itself: the turn ends in it, and the lease long before
+    assert fleet.runs(fleet.folder / "ran") == {"long": 1}, "nothing new was begun meanwhile"
+    server.start()
+    await until_all(fleet, ["long", "next"], 30)
+    assert fleet.runs(fleet.folder / "ran") == {"long": 1, "next": 1}
+    assert await events(fleet, "long") == ["task_assigned", "task_processing", "task_completed"]
+    alive(fleet)

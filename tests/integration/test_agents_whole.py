@@ -15,6 +15,7 @@ from tests.integration.endpoint import Answer, Endpoint, error, serving
 from tests.integration.modelfleet import ModelFleet, model_fleet, says_using
 from workers.offline.server import OfflineServer
 
+TRACE = "0af7651916cd43dd8448eb211c80319c"
 FEATURES = {
     "steps": 3, "tools": 0, "subtasks": 2, "dependencies": True, "parallel_branches": 0, "sources": 1, "files": 0,
     "lasting_environment": False, "edits_existing": False, "why": "先查后写",
@@ -65,10 +66,14 @@ async def test_a_goal_alone_is_routed_planned_and_done(tmp_path: Path, fleet_env
         serving(endpoint=Shaped(strict=True)) as endpoint,
         model_fleet(
             tmp_path, fleet_env, endpoint, roles=ROLES, workers=dict.fromkeys(ROLES, 1),
-            models=[{}, {"key": "stand-in", "base_url": url, "model": ""}],
+            models=[{}, {"key": "stand-in", "base_url": url, "model": ""}], OTEL_TRACES_EXPORTER="console",
         ) as up,
     ):  # fmt: skip
-        said = await asyncio.to_thread(cli, "run", "写一份报告", "--json", "--verbose", "--budget-tokens", "50000")
+        started_in = {"TRACEPARENT": f"00-{TRACE}-b7ad6b7169203331-01"}
+        said = await asyncio.to_thread(
+            cli, "run", "写一份报告", "--json", "--verbose", "--budget-tokens", "50000",
+            env=started_in,
+        )  # fmt: skip
         assert "  worker_1 | 资料若干" in said.err.splitlines(), "what the agents write is seen"
         assert said.json["status"] == "delivered"
         records = await up.records(said.json["session"])
@@ -88,6 +93,7 @@ async def test_a_goal_alone_is_routed_planned_and_done(tmp_path: Path, fleet_env
             "task": {"calls": 1, "total_tokens": 25}, "cost": 0,
         }  # fmt: skip
         assert isinstance(endpoint, Shaped)
+        _one_trace(up, records)
         endpoint.features = {**FEATURES, "steps": 1}
         await _simple(up)
         await _shape_supported(up)
@@ -101,6 +107,17 @@ def _said_once(records: list[Record]) -> None:
     refused = [r for r in notes if r.detail["kind"] == "endpoint"]
     assert len({r.id for r in refused}) == len(refused) == 1
     assert "response_format" in refused[0].what
+
+
+def _one_trace(up: ModelFleet, records: list[Record]) -> None:
+    """The trace context travels from the run over every record of leader and workers to the endpoint."""
+    told = [r for r in records if r.event.startswith("task_") and r.event != "task_merged"]
+    assert {str(r.trace.traceparent).split("-")[1] for r in told} == {TRACE}
+    assert {h["traceparent"].split("-")[1] for _, h, _ in up.endpoint.requests} == {TRACE}
+    logs = [path.read_text(encoding="utf-8") for path in up.fleet.folder.glob("*.log")]
+    spans = [json.loads(line) for text in logs for line in text.splitlines() if line.startswith('{"name"')]
+    assert {"chat m", "invoke_agent writer_1"} <= {span["name"] for span in spans}
+    assert {span["context"]["trace_id"] for span in spans} == {f"0x{TRACE}"}
 
 
 async def _simple(up: ModelFleet) -> None:

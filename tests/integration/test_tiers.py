@@ -26,7 +26,8 @@ async def test_a_sub_agents_delegation_is_refused_and_on_record(
     monkeypatch.setattr(fleetkit, "delivery", delivery)
     client = connect(redis_url)
     fleet = Fleet(client, prefix)
-    async with leading(settings, redis_url), working(fleet):
+    async with working(fleet), leading(settings, redis_url):
+        await fleet.roles.publish("stub", {"id": "stub", "tier": "sub", "tiered": True}, "d")
         space = await fleet.start(Order(goal="看", plan=[{"id": "a", "role": "stub", "prompt": "甲"}]))
         finish = await fleet.end(space)
     assert finish.detail["status"] == "completed", "the delivery itself stands"

@@ -68,7 +68,22 @@ async def test_a_torn_or_foreign_file_is_refused_by_name_and_left_alone(
             await work
         assert refused.value.reason == reason and "项目.json" in refused.value.message
     assert log.path.read_bytes() == data
-    assert [p.name for p in log.path.parent.iterdir() if p.name.endswith(".tmp")] == []
+    assert not [p.name for p in log.path.parent.iterdir() if p.name.endswith(".tmp")]
+
+
+async def test_nothing_is_put_beside_somebody_elses_file(tmp_path: Path) -> None:
+    (tmp_path / "package.json").write_text('{"name": "ours is not"}')
+    with pytest.raises(Refused):
+        await JsonFile(tmp_path / "package.json").append("S", [info("INFO_1")])
+    assert [p.name for p in tmp_path.iterdir()] == ["package.json"]
+
+
+async def test_integers_past_64_bits_stay_exact_over_many_writes(log: JsonFile) -> None:
+    big = 123456789012345678901234567890
+    await log.append("S", [info("INFO_1", n=big)])
+    await log.append("S", [info("INFO_2", n=-big, f=0.1)])
+    assert [r.detail["n"] for r in (await log.read("S")).records] == [big, -big]
+    assert str(big) in log.path.read_text("utf-8") and "  " in log.path.read_text("utf-8")
 
 
 def damage(change: str) -> bytes:

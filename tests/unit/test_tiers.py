@@ -13,6 +13,7 @@ from tests.memory import Play
 
 ROLES: dict[str, dict[str, Any]] = {
     "boss": {"tier": "main"}, "organizer": {"tier": "organize"}, "stub": {"tier": "sub"}, "plain": {},
+    "defaulted": {"tier": "sub", "tiered": False},
     "planner": {"tier": "organize"},
 }  # fmt: skip
 
@@ -32,8 +33,13 @@ ROLES: dict[str, dict[str, Any]] = {
         ("stub", "stub", False),
         ("stub", "organizer", False),
         ("stub", "boss", False),
-        ("plain", "stub", False),
-        ("unpublished", "stub", False),
+        ("plain", "stub", True),
+        ("plain", "plain", True),
+        ("plain", "organizer", False),
+        ("defaulted", "stub", True),
+        ("defaulted", "boss", False),
+        ("unpublished", "stub", True),
+        ("unpublished", "organizer", False),
     ],
 )
 def test_the_table(proposer: str, role: str, allowed: bool) -> None:
@@ -104,7 +110,7 @@ def test_a_planner_is_told_only_of_roles_below_it_and_plans_whatever_its_file_sa
     play.view.roles = {**ROLES, "planner": {}}
     play.deliver = {"plan.1": {"result": {"tasks": [{"id": "x", "role": "stub", "prompt": "做"}]}}}
     assert play.to_end().detail["status"] == "completed"
-    assert [r["id"] for r in play.assigned("plan.1").detail["input"]["roles"]] == ["plain", "stub"]
+    assert [r["id"] for r in play.assigned("plan.1").detail["input"]["roles"]] == ["defaulted", "plain", "stub"]
 
 
 def test_a_persons_plan_may_name_any_role() -> None:

@@ -52,6 +52,7 @@ local function read_record(joined)
              worker = '', waiting = ''}
   if f[10] ~= '' then
     r.attempt = tonumber(f[10])
+    r.uncounted = r.attempt > 9007199254740991 -- numbers are doubles here: above, two of them are one
     if r.target == 'processing' then r.worker = r.extra
     elseif r.target == 'waiting' then r.waiting = r.extra
     elseif r.target == 'retrying' then r.delay = tonumber(r.extra) end
@@ -70,6 +71,9 @@ local function rule(r)
   if r.ws ~= '' then
     local why = workspace_refusal(r.ws, r.who)
     if why then return 'refused', 'foreign_workspace', why end
+  end
+  if r.uncounted then
+    return 'full', 'too_large', "attempt of '" .. r.id .. "' is more than a server can count to"
   end
   if r.attempt then
     local s = state_of(r.id)
@@ -107,7 +111,7 @@ local function rule(r)
       return 'full', 'stale_read', 'a record came after ' .. r.as_of .. ': compute the merge again'
     end
     local s = state_of(r.root)
-    if s then s.state, s.owner, s.due, s.waiting = 'merged', '', '0', ''; touch(r.root, s) end
+    if s and SAME[s.state]['merged'] then s.state, s.owner, s.due, s.waiting = 'merged', '', '0', ''; touch(r.root, s) end
   elseif (log.n >= most or log.total >= most_bytes) and not ALWAYS[r.event] then
     return 'full', 'too_large', 'the space holds ' .. log.n .. ' records (limit ' .. most .. '): archive it or raise the limit'
   end

@@ -1,6 +1,7 @@
 -- bury: starts are declared dead, once and for ever.
--- Guarantee: death is a write. In mode `sweep` ages count only while someone watched: after a gap between sweeps, or on
---   another run of the server, everyone gets a fresh window. A grave older than a day that is settled is forgotten.
+-- Guarantee: death is a write. In mode `sweep` ages count only while someone watched: after a gap between sweeps, on
+--   another run of the server, or where its clock was set (a beat from the future counts as one of now), everyone gets a
+--   fresh window. A grave older than a day that is settled is forgotten.
 -- KEYS: 1 workers 2 info 3 graves 4 grave info 5 unsettled 6 watch
 -- ARGV: 1 verb one|sweep|leave; one: 2 start 3 reason; leave: 2 start; sweep: 2 dead after ms 3 run id 4 gap ms 5 stalled-lost ms (0 = never)
 -- Returns: list of starts buried by this call
@@ -27,7 +28,13 @@ elseif ARGV[1] == 'leave' then
 else
   local watch = redis.call('HMGET', KEYS[6], 'last', 'run', 'from')
   local from = tonumber(watch[3] or '0')
-  if not watch[1] or now - tonumber(watch[1]) > tonumber(ARGV[4]) or watch[2] ~= ARGV[3] then from = now end
+  local gap = now - tonumber(watch[1] or '0')
+  if math.abs(gap) > tonumber(ARGV[4]) or watch[2] ~= ARGV[3] then from = now end
+  if gap < 0 then
+    for _, start in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. string.format('%d', now), '+inf')) do
+      redis.call('ZADD', KEYS[1], string.format('%d', now), start)
+    end
+  end
   redis.call('HSET', KEYS[6], 'last', string.format('%d', now), 'run', ARGV[3], 'from', string.format('%d', from))
   local cut = now - tonumber(ARGV[2])
   if from <= cut then

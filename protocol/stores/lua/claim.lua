@@ -10,11 +10,12 @@ local keys = space_keys()
 local log = open_log(keys)
 if not log.kind then return 'NOSPACE' end
 local owner, time, now = ARGV[1], ARGV[2], now_ms()
-local out = {}
+local out, states = {}, {}
 for at = 3, #ARGV do
   local c = split(ARGV[at], '\31')
   local task, attempt, detail, digest = c[1], tonumber(c[2]), c[3], c[4]
-  local s = unpack_state(redis.call('HGET', keys.tasks, task))
+  local s = states[task] or unpack_state(redis.call('HGET', keys.tasks, task))
+  states[task] = s -- one reference may come twice in a batch: states are written at the end
   local mine = s and s.attempt == attempt and (s.state == 'assigned' or (s.state == 'processing' and s.owner == owner))
   local assigned = mine and s.seen['A' .. c[2]]
   local found = assigned and redis.call('XRANGE', keys.log, assigned[2], assigned[2])[1]

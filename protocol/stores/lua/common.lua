@@ -59,7 +59,7 @@ local function flush_gathered()
 end
 
 local function is_start(owner)
-  return string.sub(owner, 1, 1) ~= '~' and string.find(owner, '@', 1, true) ~= nil
+  return string.find(owner, '^[%w_-]+@[^@:]+:%d+:[^@:]+$') ~= nil
 end
 
 local function now_ms()

@@ -3,6 +3,7 @@
 --   nothing and says how long remains; at its time it writes the task_assigned that the retry promised, once.
 -- KEYS: 1 log 2 tasks 3 ids 4 meta 5 outbox 6 due 7 held 8 names 9 beats
 -- ARGV: 1 task 2 attempt 3 who 4 detail ('' = that of the last assignment with `attempt` set anew) 5 digest
+--   6 role 7 agent as the detail names them ('' = as before)
 -- Returns: {'fired', role}, {'early', remaining ms}, {'no', state}; with detail '' {'detail', last assignment's detail}
 --#include law
 local keys = space_keys()
@@ -23,7 +24,7 @@ if ARGV[4] == '' then return {'detail', found[2][12]} end
 local trace = found[2][14]
 local entry = write(keys, log, task, ARGV[3], string.format('%d', math.floor(now / 1000)), 'task_assigned',
                     'attempt ' .. ARGV[2] .. ' of ' .. task .. ' begins', ARGV[4], trace, session_of(trace))
-apply(s, {id = task, who = ARGV[3], event = 'task_assigned', attempt = attempt, target = 'assigned', digest = ARGV[5], role = '', agent = '',
+apply(s, {id = task, who = ARGV[3], event = 'task_assigned', attempt = attempt, target = 'assigned', digest = ARGV[5], role = ARGV[6], agent = ARGV[7],
           waiting = '', worker = ''})
 s.seen['A' .. ARGV[2]][2] = entry
 settle(keys, task, s, 'retrying', now)

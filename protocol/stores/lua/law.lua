@@ -83,13 +83,21 @@ local function apply_decision(s, action, role)
   if role ~= '' then s.role = role end
 end
 
+-- An alarm repeats the last assignment: what an outside agent reports of a task that nobody assigned has none.
+local function was_assigned(s)
+  for _, key in ipairs(s.order) do
+    if string.sub(key, 1, 1) == 'A' then return true end
+  end
+  return false
+end
+
 -- The projections that follow from a task's final state; `before` is its state when the script began.
 local function settle(keys, task, s, before, now)
   later('HSET', keys.tasks, task, pack_state(s))
   local held = s.state == 'processing' and is_start(s.owner) and s.owner or (s.state == 'lost' and '!lost') or nil
   if held then later('HSET', keys.held, task, held)
   elseif before == 'processing' or before == 'lost' then later('HDEL', keys.held, task) end
-  if s.state == 'retrying' then later('ZADD', keys.due, s.due, task)
+  if s.state == 'retrying' and was_assigned(s) then later('ZADD', keys.due, s.due, task)
   elseif before == 'retrying' then later('ZREM', keys.due, task) end
   if s.state == 'assigned' then later('ZADD', keys.outbox, now, task)
   elseif before == 'assigned' then later('ZREM', keys.outbox, task) end
@@ -148,6 +156,14 @@ local function session_of(trace)
   return string.match(trace, '"session_id":"([^"]+)"') or cjson.decode(trace).session_id
 end
 
+-- What is indexed of an entry: event, who, session; nil where it is no record (somebody wrote past the store).
+local function indexed_parts(flat)
+  local f = {}
+  for i = 1, #flat, 2 do f[flat[i]] = flat[i + 1] end
+  local ok, session = pcall(session_of, f.trace or '')
+  if f.event and f.who and ok and type(session) == 'string' then return f.event, f.who, session end
+end
+
 -- Writes one entry to the log and what follows from it; `log` carries counters over a script's calls.
 local function write(keys, log, id, who, time, event, what, detail, trace, session)
   local entry = redis.call('XADD', keys.log, '*', 'id', id, 'who', who, 'time', time, 'event', event, 'what', what,
@@ -160,8 +176,8 @@ local function write(keys, log, id, who, time, event, what, detail, trace, sessi
     index(keys, entry, event, who, session)
   elseif log.n >= INDEX_FROM then
     for _, old in ipairs(redis.call('XRANGE', keys.log, '-', '+')) do
-      local f = old[2]
-      index(keys, old[1], f[8], f[4], session_of(f[14]))
+      local old_event, old_who, old_session = indexed_parts(old[2])
+      if old_event then index(keys, old[1], old_event, old_who, old_session) end
     end
     log.indexed = true
     redis.call('HSET', keys.meta, 'indexed', '1')
@@ -190,9 +206,11 @@ local function space_keys()
 end
 
 local function ms_of(entry) return tonumber(string.match(entry, '^(%d+)')) end
+-- Is entry a later than b? Where b is no entry (somebody wrote it by hand): yes.
 local function entry_after(a, b)
   local am, as = string.match(a, '^(%d+)-(%d+)$')
   local bm, bs = string.match(b, '^(%d+)-(%d+)$')
+  if not bm then return true end
   am, as, bm, bs = tonumber(am), tonumber(as), tonumber(bm), tonumber(bs)
   return am > bm or (am == bm and as > bs)
 end

@@ -17,6 +17,10 @@ if m[2] == ARGV[2] and (live or ARGV[1] == 'renew') then
   redis.call('HSET', KEYS[1], 'lease_until', string.format('%d', now + tonumber(ARGV[3])))
   return term
 end
+if live and ARGV[1] == 'take' and tonumber(m[4]) > now + 10 * tonumber(ARGV[3]) then
+  -- No lease is that long: the clock was set back. A holder that lives renews; a dead one must not lead for an hour.
+  redis.call('HSET', KEYS[1], 'lease_until', string.format('%d', now + tonumber(ARGV[3])))
+end
 if ARGV[1] == 'renew' or live then return 0 end
 redis.call('HSET', KEYS[1], 'lease_holder', ARGV[2], 'lease_term', string.format('%d', term + 1),
            'lease_until', string.format('%d', now + tonumber(ARGV[3])))

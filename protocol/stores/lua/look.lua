@@ -23,5 +23,8 @@ local held = {}
 if redis.call('HLEN', KEYS[5]) <= 5000 then held = redis.call('HGETALL', KEYS[5])
 else held = redis.call('HRANDFIELD', KEYS[5], 5000, 'WITHVALUES') end
 local silent = redis.call('ZRANGEBYSCORE', KEYS[6], '-inf', before(ARGV[3]), 'WITHSCORES', 'LIMIT', 0, most)
+for _, word in ipairs(redis.call('ZRANGEBYSCORE', KEYS[6], '(' .. string.format('%d', now), '+inf', 'WITHSCORES', 'LIMIT', 0, most)) do
+  silent[#silent + 1] = word -- a sign from the future: the clock was set back, and the caller judges
+end
 return {string.format('%d', now), meta, outbox, due, held, silent,
         {redis.call('ZCARD', KEYS[3]), redis.call('ZCARD', KEYS[4]), redis.call('HLEN', KEYS[5]), redis.call('ZCARD', KEYS[6])}}

@@ -27,12 +27,15 @@ local at_end = (last and rewound == 0) and last_id or (string.sub(start, 1, 1) =
 
 local prefix = string.sub(who, -1) == '*' and string.sub(who, 1, -2) or nil
 local function matches(f)
+  if #f ~= 14 or f[3] ~= 'who' then return false end -- no record: somebody wrote past the store
   if event ~= '' and f[8] ~= event then return false end
   if prefix then
     if string.sub(f[4], 1, #prefix) ~= prefix then return false end
   elseif who ~= '' and f[4] ~= who then return false end
-  if least and not (tonumber(f[6]) > least) then return false end
-  return session == '' or cjson.decode(f[14]).session_id == session
+  if least and not ((tonumber(f[6]) or 0) > least) then return false end
+  if session == '' then return true end
+  local ok, trace = pcall(cjson.decode, f[14])
+  return ok and type(trace) == 'table' and trace.session_id == session
 end
 
 -- What may drive the read: index streams and ids that stand in `names`, with how many entries they have.

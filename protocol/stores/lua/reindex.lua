@@ -10,12 +10,10 @@ local keys = {base = string.sub(KEYS[2], 1, -7), names = KEYS[2]}
 local last = ARGV[1]
 local entries = redis.call('XRANGE', KEYS[1], '(' .. last, '+', 'COUNT', ARGV[2])
 for _, e in ipairs(entries) do
-  local f = {}
-  for i = 1, #e[2], 2 do f[e[2][i]] = e[2][i + 1] end
-  local ok, session = pcall(session_of, f.trace or '')
-  if f.event and f.who and ok and type(session) == 'string' then
-    index(keys, e[1], f.event, f.who, session)
-    for _, stream in ipairs({'e:' .. f.event, 'w:' .. f.who, 's:' .. session}) do
+  local event, who, session = indexed_parts(e[2])
+  if event then
+    index(keys, e[1], event, who, session)
+    for _, stream in ipairs({'e:' .. event, 'w:' .. who, 's:' .. session}) do
       redis.call('PEXPIRE', keys.base .. ':ix:' .. stream, HOUR)
     end
   end
