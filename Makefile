@@ -13,7 +13,7 @@ STAMP  := $(VENV)/.made
 TARGET ?=
 MODEL  ?=
 N      ?= 20
-JOBS   ?= 2
+JOBS   ?= 3
 ARGS   ?=
 SOURCES := $(wildcard protocol workers coordinator benchmarks deploy tests .ci)
 
@@ -25,8 +25,11 @@ help: ## this list
 demo: $(STAMP) $(if $(filter local,$(MODEL)),local-model) ## watch a fleet review code: make demo [TARGET=path/to/your/code] [MODEL=local]
 	@$(if $(filter local,$(MODEL)),$(PY) -m workers.localmodel) $(PY) examples/code-review/demo.py $(ARGS) $(if $(TARGET),"$(TARGET)")
 
-test: $(STAMP) ## all tests, on a server that they start themselves: make test [ARGS='-k name']
-	@$(PY) -m pytest -q -n $(JOBS) $(ARGS)
+test: $(STAMP) ## the tests, on servers that they start themselves: make test [ARGS='-k name']
+	@$(PY) -m pytest -q -n $(JOBS) -m "not slow" $(ARGS)
+
+slow: $(STAMP) ## the tests that take long: many sessions, many processes, whole stories
+	@$(PY) -m pytest -q -n $(JOBS) -m slow $(ARGS)
 
 lint: $(STAMP) ## ruff, format, strict types, import directions, file sizes
 	@$(PY) -m ruff check .

@@ -85,6 +85,8 @@ class Leader:
         self._slots = asyncio.Semaphore(SESSIONS_AT_ONCE)
         self._run = ""
         self._away = False
+        self._failed_at = 0.0
+        """When anything failed last: a store whose disk is full still reads, and a lease is renewed now and then."""
         self._ending = False
 
     @property
@@ -113,6 +115,7 @@ class Leader:
             try:
                 if not last:
                     last = await self._wake.now()
+                    await self._same_run()
                     await self._look_at_all()
                 last, spaces = await self._wake.listen(last, max(100, round(self._sweep_s * 1000)))
                 pause = FIRST_PAUSE_S
@@ -128,18 +131,22 @@ class Leader:
         while not self._ending:
             try:
                 await asyncio.sleep(self._sweep_s)
-                run = await self._run_id()
-                if self._run and run != self._run:
-                    log.warning("server_restarted", sessions=len(self._leads))
-                    self._leads.clear()
-                self._run = run
+                await self._same_run()
                 await self._look_at_all()
-                if self._away:
+                if self._away and asyncio.get_running_loop().time() - self._failed_at > self._ttl_ms / 2000:
                     self._away = False
                     log.info("store_back")
                 pause = FIRST_PAUSE_S
             except StoreError as error:
                 pause = await self._wait(error, pause)
+
+    async def _same_run(self) -> None:
+        """On another run of the server nothing in memory counts: it may have lost what was folded here."""
+        run = await self._run_id()
+        if self._run and run != self._run:
+            log.warning("server_restarted", sessions=len(self._leads))
+            self._leads.clear()
+        self._run = run
 
     async def _renew(self) -> None:
         pause = FIRST_PAUSE_S
@@ -245,6 +252,7 @@ class Leader:
         return min(pause * 2, MOST_PAUSE_S)
 
     def _said(self, error: StoreError) -> None:
+        self._failed_at = asyncio.get_running_loop().time()
         if not self._away:
             self._away = True
             log.warning("store_away", why=error.message, mend=error.mend)

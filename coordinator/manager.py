@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final
 
 from coordinator.merging import Merging
+from coordinator.openspaces import OpenSpaces
 from coordinator.silence import Silence, lost_agents
 from coordinator.strays import Strays
 from coordinator.takeover import Takeover
@@ -44,7 +45,6 @@ from protocol.stores.redis_workers import Grave, Workers
 from protocol.stores.scripts import Scripts
 
 log = get_log(__name__)
-SPACES_A_SWEEP: Final = 200
 OVERDUE_MS: Final = 2_000
 OUTBOX_MS: Final = 2_000
 GAP_S: Final = 5.0
@@ -61,7 +61,6 @@ class _Watching:
     """The server's clock at that sweep."""
     since_ms: int = 0
     run_id: str = ""
-    cursor: str = ""
     unknown: dict[str, float] = field(default_factory=dict)
     """Owners that are neither alive nor buried (their register was lost) -> since when."""
     said: dict[str, str] = field(default_factory=dict)
@@ -91,6 +90,7 @@ class Manager:
             tries=settings.tries,
         )  # fmt: skip
         self._silence = Silence(self._store)
+        self._spaces = OpenSpaces(self._store, self._claims)
         self._strays = Strays(self._streams, self._workers, self._store, unknown_s=settings.dead_s)
         self._merging = Merging(self._store, Artifacts(client, keys), self._roles)
         self._seen = _Watching()
@@ -102,14 +102,16 @@ class Manager:
         log.info("manager started", start=self.start)
         beating = asyncio.create_task(self._beat(stopping))
         listening = asyncio.create_task(self._listen(stopping, patience))
+        reopening = asyncio.create_task(patience("spaces", partial(self._each, "spaces", self._spaces.find_given_up)))
         try:
             while not stopping.draining:
                 began = time.monotonic()
                 await patience("sweep", self.sweep)
                 await stopping.sleep(max(0.0, self._settings.sweep_s - (time.monotonic() - began)))
         finally:
-            await cancelled((beating, listening))
-            await self._leave()
+            await cancelled((beating, listening, reopening))
+            if not stopping.now:
+                await self._leave()
 
     async def sweep(self) -> None:
         """One sweep of everything that is level-triggered."""
@@ -124,9 +126,8 @@ class Manager:
         await self._settle_graves()
         await self._mend_streams()
         await self._each("strays", partial(self._strays.look, self._role_names))
-        spaces = await self._next_spaces()
-        await self.look(spaces)
-        await self._measure()
+        await self.look(await self._spaces.next())
+        await self._each("metrics", self._measure)
 
     async def look(self, spaces: list[str]) -> None:
         """Look at spaces and do what waits there; one bad space never stops the others."""
@@ -163,7 +164,7 @@ class Manager:
 
     async def _care(self, look: SpaceLook) -> None:
         if not look.kind:
-            await self._store.close_space(look.space)
+            await self._spaces.give_up(look)
             return
         await self._enqueue_again(look)
         for task, state in look.overdue:
@@ -181,7 +182,7 @@ class Manager:
             await self._merging.settle(look.space)
             await self._wake.ring([look.space])
         elif not any(look.waiting) and (look.finish or look.kind != "session"):
-            await self._close(look)
+            await self._spaces.give_up(look)
 
     async def _enqueue_again(self, look: SpaceLook) -> None:
         refs = [Ref(state.role, look.space, task, state.attempt) for task, state in look.outbox]
@@ -219,13 +220,6 @@ class Manager:
                     grave = graves.get(owner) or Grave(owner, state.role, "buried", look.now_ms, look.now_ms)
                     await self._takeover.lose(look.space, task, state, grave)
 
-    async def _close(self, look: SpaceLook) -> None:
-        """Nothing waits here: the sweep need not come by again until someone opens the space."""
-        await self._store.close_space(look.space)
-        again = (await self._claims.look([look.space], outbox_ms=0, overdue_ms=0, silent_ms=0))[0]
-        if any(again.waiting) or again.matter != look.matter:
-            await self._store.open_space(look.space)
-
     async def _settle_graves(self) -> None:
         for grave in await self._workers.graves(unsettled=True):
             await self._each(f"grave {grave.start}", partial(self._settle, grave))
@@ -256,16 +250,6 @@ class Manager:
                 Ref(role, space, t, s.attempt) for t, s in states.items() if s.state == "assigned" and s.role == role
             ]
             await self._streams.enqueue(refs)
-
-    async def _next_spaces(self) -> list[str]:
-        """The next at most 200 open spaces, round and round."""
-        spaces = await self._store.open_spaces()
-        if len(spaces) <= SPACES_A_SWEEP:
-            return spaces
-        later = [s for s in spaces if s > self._seen.cursor][:SPACES_A_SWEEP]
-        later += spaces[: SPACES_A_SWEEP - len(later)]
-        self._seen.cursor = later[-1]
-        return later
 
     async def _refresh_watch(self) -> None:
         """Whether nobody watched for a while, the server is another run, or its clock was set."""

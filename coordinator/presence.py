@@ -63,7 +63,8 @@ async def run_present(
             for task in (beating, working, ended):
                 task.cancel()
             await asyncio.gather(beating, working, ended, return_exceptions=True)
-            await _leave(workers, start)
+            if not stopping.now:  # cut off: the store may be away, and then it would not hear of it in time
+                await _leave(workers, start)
 
 
 async def _beat(workers: Workers, start: str, info: Mapping[str, object], beat_s: float) -> None:

@@ -156,8 +156,8 @@ class Record(BaseModel):
 
     @property
     def is_task(self) -> bool:
-        """True for the task events, which are identified by (id, event, attempt)."""
-        return self.event in TASK_EVENTS and not self.id.startswith("MERGE_")
+        """True for the task events, which are identified by (id, event, attempt); a merge stands under its own id."""
+        return self.event in TASK_EVENTS and not (self.event == "task_merged" and self.id.startswith("MERGE_"))
 
     @property
     def session(self) -> str:

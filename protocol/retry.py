@@ -11,6 +11,8 @@ from typing import Final
 
 DELAYS_S: Final = (30.0, 60.0)
 TRIES: Final = 3
+DELAY_MAX_S: Final = 86_400.0
+"""A day: an endpoint that asks for more gets a try all the same, and a person sees what it says."""
 JITTER: Final = 0.1
 """Delays vary by up to a tenth either way, so that many failures do not come back at one moment."""
 
@@ -48,6 +50,6 @@ def decide(
         return Block(f"{kind}: failed {tries} times")
     base = delays_s[min(tries - 1, len(delays_s) - 1)] if delays_s else 0.0
     delay = base * (1 + JITTER * (2 * random - 1))
-    if retry_after_s is not None:
-        delay = max(delay, retry_after_s)
+    if retry_after_s is not None and retry_after_s > delay:
+        delay = min(retry_after_s, DELAY_MAX_S)
     return Retry(round(delay, 3), f"{kind}: try {tries} of {limit} failed")

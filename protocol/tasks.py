@@ -92,6 +92,9 @@ retry alone."""
 
 RAISES_OWNED: Final = ("assigned", "retrying")
 
+DELIVERIES: Final = ("completed", "failed", "waiting")
+"""What an attempt's owner alone may write."""
+
 DECISIONS: Final[Mapping[str, tuple[tuple[str, ...], State]]] = {
     "retry": (("blocked", "lost", "failed", "retrying"), "pending"),
     "reassign": (("blocked", "lost", "failed", "retrying", "pending", "assigned"), "pending"),
@@ -190,9 +193,12 @@ def mark(record: Record) -> str:
 
 
 def is_about_agent(record: Record) -> bool:
-    """A loss of an agent that held no task stands under the agent's own id (``<agent>#2`` the second time)."""
+    """A loss of an agent that held no task stands under the agent's own id (``<agent>#2`` the second time); that of a
+    task names its attempt, so that a task may be called as its agent is."""
+    if record.event != "task_agent_lost" or "attempt" in record.detail:
+        return False
     agent = record.detail.get("agent")
-    if record.event != "task_agent_lost" or not isinstance(agent, str):
+    if not isinstance(agent, str) or not agent:
         return False
     own = agent_id(agent)
     return record.id == own or record.id.startswith(f"{own}#")
@@ -238,10 +244,11 @@ def judge(state: TaskState | None, record: Record, owner: str = "") -> Ruling:
 
 
 def _owned_write(state: TaskState, record: Record, target: str) -> bool:
-    """Writes of the attempt itself; assignment, loss and a manager's block are not the owner's."""
+    """Writes of the attempt itself; assignment, loss and a manager's block or retry are not the owner's. A delivery is
+    its owner's, whoever looks like a command."""
     if state.state not in ("processing", "failed") or not state.owner:
         return False
-    return target in ("completed", "failed", "waiting", "retrying", "blocked") and not command_identity(record)
+    return target in DELIVERIES or (target in ("retrying", "blocked") and not command_identity(record))
 
 
 def _may_write(state: TaskState, record: Record, owner: str) -> bool:

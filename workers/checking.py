@@ -46,6 +46,8 @@ class Checker:
             # Named before the record is written: a crash in between leaves bytes, never a record without its result.
             await self._artifacts.name(dispatch.space, kept, dispatch)
         except StoreFull as full:
+            if full.retryable:  # the server's memory, not a limit of ours: it is waited for
+                raise
             raise GateRefused(str(full), gate=4, path="detail.result") from full
         detail = {k: v for k, v in record.detail.items() if k != "result"}
         detail["artifact"] = {"sha256": kept.sha256, "size": kept.size, "type": "application/json"}
@@ -53,5 +55,9 @@ class Checker:
 
 
 def _large(detail: Mapping[str, Any], limit: int) -> bool:
-    """True where the detail is beyond the limit; small details are not measured exactly."""
-    return len(canonical(detail)) > limit - 1_024
+    """True where the detail is beyond the limit; small details are not measured exactly. What is no JSON is for the
+    gate to refuse."""
+    try:
+        return len(canonical(detail)) > limit - 1_024
+    except ValueError:
+        return False

@@ -1,8 +1,9 @@
 """The consumer of one role's stream: read new entries, claim, hand over to the runner, deliver, acknowledge.
 
 Guarantees: never holds more entries than it can start; an entry is acknowledged only after its outcome is in the log;
-a refused claim is acknowledged, an error of the store is not; every write of an attempt carries its owner. Never takes
-another worker's entries, and never decides that anyone is dead.
+a refused claim is acknowledged, an error of the store is not; an attempt that is in hand is not begun again, however
+often its reference comes; every write of an attempt carries its owner. Never takes another worker's entries, and never
+decides that anyone is dead.
 
     read ──► claim ──► run (one asyncio task each) ──► outcomes ──► append ──► acknowledge, ring
      ▲ as many as there are free slots                    (whatever is there, in one round trip each)
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -66,6 +67,7 @@ class Consumer:
         stopping: Stopping,
         patience: Patience,
         processing: Callable[[], dict[str, Any]],
+        after_outage: Callable[[], Awaitable[None]] | None = None,
         burst: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -81,7 +83,9 @@ class Consumer:
         self._concurrency = concurrency
         self._stopping = stopping
         self._patiently = patience
-        self._processing = processing
+        self.processing = processing
+        self._after_outage = after_outage
+        """Called before new work is read where the read before it failed."""
         self._burst = burst
         self._now = now
         self._slot = asyncio.Event()
@@ -106,6 +110,8 @@ class Consumer:
 
     async def _take(self, free: int) -> list[tuple[str, Ref]]:
         if self._recheck:
+            if self._after_outage is not None:
+                await self._after_outage()
             # An answer may have been lost on the way: what is pending on us and not in hand is taken up now.
             pending = await self._streams.pending_of(self.role, self.start)
             self._recheck = False
@@ -136,8 +142,9 @@ class Consumer:
 
     async def _start_all(self, entries: list[tuple[str, Ref]]) -> None:
         crash_point("worker.before_claim")
+        entries = await self._without_doubles(entries)
         refs = [ref for _, ref in entries]
-        detail = self._processing()
+        detail = self.processing()
         claimed = await self._patiently(
             "claim",
             lambda: self._claims.claim(refs, self.start, now_s=int(self._now()), detail=detail),
@@ -149,6 +156,9 @@ class Consumer:
         now = time.monotonic()
         for (entry, ref), got in zip(entries, claimed, strict=True):
             if isinstance(got, NotClaimed):
+                if got.error is not None:
+                    log.error("a space can't be read: its entry stays", space=ref.space, why=str(got.error))
+                    continue
                 log.info("claim refused", task=ref.task, attempt=ref.attempt, state=got.state, at=got.attempt)
                 refused.append((entry, ref))
                 continue
@@ -158,6 +168,22 @@ class Consumer:
         self._heart.page.in_hand = float(len(self.hands))
         if refused:
             await self._patiently("acknowledge", lambda: self._streams.ack(self.role, refused))
+
+    async def _without_doubles(self, entries: list[tuple[str, Ref]]) -> list[tuple[str, Ref]]:
+        """The entries without those whose attempt is in hand: their stream was lost and filled again, or their group
+        has forgotten what it gave out. A claim would be granted: it is ours."""
+        held = {hand.ref for hand in self.hands.values()}
+        fresh: list[tuple[str, Ref]] = []
+        doubles: list[tuple[str, Ref]] = []
+        for entry, ref in entries:
+            if ref not in held:
+                held.add(ref)
+                fresh.append((entry, ref))
+            elif entry not in self.hands:
+                doubles.append((entry, ref))
+        if doubles:
+            await self._patiently("acknowledge", lambda: self._streams.ack(self.role, doubles))
+        return fresh
 
     async def _run(self, hand: Hand) -> None:
         try:

@@ -70,7 +70,8 @@ def letter_of(dispatch: Dispatch, outcome: Outcome, *, now_s: int, random: float
             )
         case Failed():
             error: dict[str, Json] = {
-                "kind": outcome.kind, "message": outcome.message[:MESSAGE_MAX], "retryable": outcome.retryable,
+                "kind": outcome.kind, "message": _storable(outcome.message[:MESSAGE_MAX]),
+                "retryable": outcome.retryable,
             }  # fmt: skip
             detail = {**outcome.detail, "error": error}
             failed = record("task_failed", f"{task} failed: {outcome.kind}: {outcome.message}", detail, attempt)
@@ -117,4 +118,9 @@ def _of_task(dispatch: Dispatch, given: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _sentence(text: str) -> str:
-    return _CONTROL.sub(" ", text).strip()[:WHAT_MAX] or "no words"
+    return _storable(_CONTROL.sub(" ", text).strip()[:WHAT_MAX]) or "no words"
+
+
+def _storable(text: str) -> str:
+    """``text`` without lone surrogates: an error may quote what was refused for them."""
+    return text.encode("utf-8", "replace").decode()

@@ -42,6 +42,7 @@ log = get_log(__name__)
 START_TOKEN: Final = "ROLECALL_START_TOKEN"
 """Set by a supervisor that wants to know its child's start id: the random part of the first start."""
 LEAVE_S: Final = 2.0
+RUN_CHECK_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ class Worker:
             dead_s=p.settings.dead_s,
         )
         patience = Patience(self._stopping)
+        runs = _Runs(self._workers)
         consumer = Consumer(
             role=self.role,
             start=self.start,
@@ -114,6 +116,7 @@ class Worker:
             stopping=self._stopping,
             patience=patience,
             processing=p.processing,
+            after_outage=runs.check,
             burst=self._burst,
         )
         rules = Rules(tries=p.settings.tries, delays_s=tuple(p.settings.retry_delays_s))
@@ -132,6 +135,7 @@ class Worker:
             now=time.time,
             random=random.random,
         )
+        runs.postman = postman
         watch = Watch(
             consumer,
             client=p.client,
@@ -147,7 +151,7 @@ class Worker:
         side = [asyncio.create_task(postman.run()), asyncio.create_task(watch.run())]
         side += [
             asyncio.create_task(self._interrupt(consumer)),
-            asyncio.create_task(self._after_outages(patience, postman)),
+            asyncio.create_task(runs.watch()),
         ]
         reading = asyncio.create_task(consumer.read())
         try:
@@ -155,11 +159,13 @@ class Worker:
             await consumer.drain(p.settings.grace_s)
             await self._until_empty(consumer, heart)
         finally:
-            buried = heart.buried
+            buried, reachable = heart.buried, heart.confirmed
             await cancelled((reading, *side))
             await heart.stop()
-        if not buried:
+        if not buried and reachable:
             await self._leave()
+        elif not buried:
+            log.warning("left without telling the store", start=self.start)
         return buried
 
     async def _first_end(self, reading: asyncio.Task[None], side: list[asyncio.Task[None]]) -> None:
@@ -172,8 +178,9 @@ class Worker:
         await reading
 
     async def _until_empty(self, consumer: Consumer, heart: Heart) -> None:
-        """What was cancelled or has just ended is still delivered; a store that is away gets a moment, no more."""
-        until = time.monotonic() + LEAVE_S
+        """What was cancelled or has just ended is still delivered; a store that is away gets a moment, no more, and
+        one that has confirmed nothing for a whole lease gets none."""
+        until = time.monotonic() + (LEAVE_S if heart.confirmed else 0.0)
         asyncio.get_running_loop().call_later(LEAVE_S / 2, consumer.cancel_turns)  # see ``cancelled``
         while consumer.hands and time.monotonic() < until and not heart.buried:  # noqa: ASYNC110 - two reasons to end
             await asyncio.sleep(0.02)
@@ -183,21 +190,6 @@ class Worker:
         consumer.interrupt()
         await asyncio.Event().wait()
 
-    async def _after_outages(self, patience: Patience, postman: Postman) -> None:
-        """When an outage is over: has the server become another run? Then the last seconds are sent again."""
-        run = ""
-        seen = -1
-        while True:
-            if patience.outages != seen:
-                try:
-                    now = await self._workers.run_id()
-                    if run and now != run:
-                        log.warning("the server is another run", sent_again=await postman.send_again())
-                    run, seen = now, patience.outages
-                except StoreError:
-                    pass
-            await asyncio.sleep(1.0)
-
     async def _leave(self) -> None:
         """Tell the store that this start is gone on purpose."""
         try:
@@ -206,6 +198,36 @@ class Worker:
             await asyncio.wait_for(self._wake.ring([""]), LEAVE_S)
         except (StoreError, TimeoutError):
             log.warning("left without telling the store", start=self.start)
+
+
+class _Runs:
+    """Whether the server is the run that it was: looked at every second, and before new work is read after an outage.
+    After a change the last seconds' deliveries are sent again. An outage that nobody noticed (a proxy that fails over)
+    is found as well."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._run = ""
+        self._turn = asyncio.Lock()
+        self.postman: Postman | None = None
+
+    async def check(self) -> None:
+        """Raises StoreError; then nothing is forgotten, and the next check does it again."""
+        async with self._turn:
+            now = await self._workers.run_id()
+            if self.postman is not None:
+                if self._run and now != self._run:
+                    log.warning("the server is another run", sent_again=await self.postman.send_again())
+                self.postman.same_run()
+            self._run = now
+
+    async def watch(self) -> None:
+        while True:
+            try:
+                await self.check()
+            except StoreError:
+                pass  # whoever reads says that the store is away
+            await asyncio.sleep(RUN_CHECK_S)
 
 
 def host_name() -> str:

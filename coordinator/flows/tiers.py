@@ -1,7 +1,7 @@
 """The three tiers: *main* talks to the user, *organize* breaks work down, *sub* does it. Delegation goes down only.
 
-Guarantees: pure; a role that nobody published is of the lowest tier. A role that says ``tier: sub`` delegates to nobody.
-A role that names no tier takes no part in the order of tiers from below: as any master it may propose subtasks for others
+Guarantees: pure; a role that nobody published is of the lowest tier. One that says ``tier: sub`` delegates to nobody.
+A role that names no tier stands outside that order from below: as any master it may propose subtasks for others
 of its kind, and never upward. A plan file is a person's: it may name any role.
 """
 

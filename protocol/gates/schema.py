@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from protocol.errors import ConfigError, GateRefused
-from protocol.record import ATTEMPT_MAX, DETAIL_MAX_BYTES, REASONS, Json, Record, canonical, is_identifier, missing_detail
+from protocol.record import (
+    ATTEMPT_MAX,
+    DETAIL_MAX_BYTES,
+    REASONS,
+    Json,
+    Record,
+    canonical,
+    is_identifier,
+    missing_detail,
+)
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator

@@ -1,7 +1,8 @@
 """Patience with a store that is away for a while: back-off, said once, until it is back or the process is to end.
 
-Guarantees: retryable store errors are waited out, everything else is raised; the outage and its end are each logged
-once a caller. Never gives up by itself.
+Guarantees: retryable store errors are waited out, everything else is raised; an outage and its end are each logged
+once, however many callers wait and although others get through meanwhile (a store whose disk is full still reads).
+Never gives up by itself.
 """
 
 from __future__ import annotations
@@ -25,32 +26,42 @@ class Patience:
 
     def __init__(self, stopping: Stopping) -> None:
         self._stopping = stopping
-        self._away = False
+        self._waiting: set[object] = set()
+        """The calls that failed and are being tried again."""
         self.outages = 0
 
     async def __call__(self, op: str, act: Callable[[], Awaitable[T]], *, even_draining: bool = False) -> T | None:
         """``act``'s result; None where the process is to end before the store is back."""
-        tries = 0
-        while True:
-            try:
-                result = await act()
-            except StoreError as error:
-                if not error.retryable:
-                    raise
-                if not self._away:
-                    self._away = True
-                    log.warning("the store is away", op=op, why=str(error))
-                pause = PAUSES_S[min(tries, len(PAUSES_S) - 1)]
-                tries += 1
-                if even_draining:
-                    if self._stopping.now:
+        call, tries = object(), 0
+        try:
+            while True:
+                try:
+                    result = await act()
+                except StoreError as error:
+                    if not error.retryable:
+                        raise
+                    if not self._waiting:
+                        log.warning("the store is away", op=op, why=str(error))
+                    self._waiting.add(call)
+                    if not await self._pause(tries, even_draining=even_draining):
                         return None
-                    await asyncio.sleep(pause)
-                elif await self._stopping.sleep(pause):
-                    return None
-                continue
-            if self._away:
-                self._away = False
-                self.outages += 1
-                log.info("the store is back", op=op)
-            return result
+                    tries += 1
+                    continue
+                if self._waiting == {call}:
+                    log.info("the store is back", op=op)
+                return result
+        finally:
+            if call in self._waiting:
+                self._waiting.discard(call)
+                if not self._waiting:
+                    self.outages += 1
+
+    async def _pause(self, tries: int, *, even_draining: bool) -> bool:
+        """Wait before the next try; False where the process is to end instead."""
+        pause = PAUSES_S[min(tries, len(PAUSES_S) - 1)]
+        if not even_draining:
+            return not await self._stopping.sleep(pause)
+        if self._stopping.now:
+            return False
+        await asyncio.sleep(pause)
+        return True

@@ -177,7 +177,9 @@ def parse_role(text: str, path: Path) -> tuple[RoleFile | None, list[Problem], l
         near = [(key, match[0]) for key in extra if (match := get_close_matches(key, f.CHECKS, n=1, cutoff=0.8))]
         hint = "".join(f"; did you mean {known!r} by {key!r}?" for key, known in near)
         warnings.append(f"{path}: unknown keys are kept and handed to flows: {names}{hint}")
-    role = RoleFile(**values, tiered="tier" in front.values, extra=extra, body=front.body, digest=digest(text), path=path)
+    role = RoleFile(
+        **values, tiered="tier" in front.values, extra=extra, body=front.body, digest=digest(text), path=path
+    )
     return role, [], warnings
 
 

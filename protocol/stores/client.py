@@ -6,6 +6,7 @@ connections of their own, and raises nothing but ``StoreError`` through ``guard`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar, cast
@@ -26,6 +27,11 @@ CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 10.0
 """A peer that is silent this long is taken for gone (its packets may be dropped without a reset)."""
 POOL = 32
+NOT_READY = (rx.ReadOnlyError, rx.MasterDownError, rx.ClusterDownError, rx.TryAgainError)
+WAITED_FOR = ("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY ", "NOREPLICAS", "TRYAGAIN", "UNBLOCKED")
+"""How the answers of a server begin that fails over, runs somebody's long script, or waits for its replicas."""
+_PIPELINE = re.compile(r"^Command # \d+ \(.*\) of pipeline caused error: (?:\(['\"])?", re.DOTALL)
+"""What redis-py puts before the words of a server that refused one command of a pipeline."""
 
 
 def connect(url: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S, pool: int = POOL) -> Client:
@@ -78,6 +84,8 @@ def guard(op: str) -> Iterator[None]:
         raise StoreFull(f"Redis is out of memory ({op})", op=op, mend="raise maxmemory or archive spaces") from error
     except rx.BusyLoadingError as error:
         raise StoreUnreachable(f"Redis is still loading its data ({op})", op=op, mend="wait for it") from error
+    except NOT_READY as error:  # redis-py has taken the code off these
+        raise StoreUnreachable(f"Redis is not ready ({op}): {error}", op=op, mend="wait for the failover") from error
     except (rx.ConnectionError, rx.TimeoutError, OSError, TimeoutError) as error:
         if "WRONGPASS" in str(error) or "Authentication required" in str(error):  # raised while connecting
             raise StoreDenied(f"Redis refused {op}: {error}", op=op, mend="check the password in REDIS_URL") from error
@@ -85,7 +93,7 @@ def guard(op: str) -> Iterator[None]:
             f"Redis can't be reached ({op}): {error}", op=op, mend="is it running? see REDIS_URL"
         ) from error
     except rx.ResponseError as error:
-        text = str(error)
+        text = _PIPELINE.sub("", str(error))
         if text.startswith(("NOAUTH", "WRONGPASS", "NOPERM")):
             raise StoreDenied(
                 f"Redis refused {op}: {text}", op=op, mend="check user and password in REDIS_URL"
@@ -94,6 +102,15 @@ def guard(op: str) -> Iterator[None]:
             raise StoreFull(
                 f"Redis can't write ({op}): {text}", op=op, mend="free disk or memory of the server"
             ) from error
-        if text.startswith(("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN")):
+        if text.startswith(WAITED_FOR):
             raise StoreUnreachable(f"Redis is not ready ({op}): {text}", op=op, mend="wait for the failover") from error
         raise StoreError(f"Redis refused {op}: {text}", op=op, retryable=False) from error
+
+
+def error_of(op: str, raised: Exception) -> StoreError:
+    """What ``guard`` makes of an exception that came as an answer among others."""
+    try:
+        with guard(op):
+            raise raised
+    except StoreError as error:
+        return error

@@ -26,6 +26,7 @@ from protocol.tasks import (
     judge,
     judge_decision,
     merge_root,
+    target_state,
 )
 from protocol.workspaces import REASON, mark_of, refused_mark
 
@@ -106,7 +107,8 @@ class Ledger:
             return Rule("refused", REASON, why)
         if _is_task(record):
             ruling = judge(self.state(record.id), record, owner)
-            if ruling.outcome == "new" and self._is_full(most) and record.event not in ALWAYS and record.attempt == 1:
+            new = record.event not in ALWAYS and record.attempt == 1 and target_state(record) != "waiting"
+            if ruling.outcome == "new" and new and self._is_full(most):
                 return self._full(most)
             return Rule(ruling.outcome, ruling.reason or "", ruling.message, ruling.entry)
         known = self.ids.get(record.id)

@@ -17,7 +17,7 @@ from protocol.errors import StoreError
 from protocol.keys import Keys
 from protocol.ports import Dispatch
 from protocol.record import Record, sameness, word
-from protocol.stores.client import Client, guard
+from protocol.stores.client import Client, error_of, guard
 from protocol.stores.redis_dispatch import Ref
 from protocol.stores.scripts import Arg, Scripts
 from protocol.stores.wire import join, json_text, loads, space_keys
@@ -26,11 +26,13 @@ from protocol.tasks import TaskState, unpack
 
 @dataclass(frozen=True, slots=True)
 class NotClaimed:
-    """A claim that did not succeed: the task's state now. Its entry is acknowledged, nothing is written."""
+    """A claim that did not succeed: the task's state now. Its entry is acknowledged, nothing is written; but not where
+    the store failed (``error``): somebody damaged that space, and only its own work waits."""
 
     ref: Ref
     state: str
     attempt: int
+    error: StoreError | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,16 @@ class Claims:
         for space, ats in by_space.items():
             args: list[Arg] = [owner, now_s, *(_claim_arg(refs[at], owner, detail or {}) for at in ats)]
             calls.append((space_keys(self._keys.space(space)), args))
-        answers = await self._scripts.run_many("claim", calls)
+        answers = await self._scripts.run_many("claim", calls, each=True)
         out: list[Dispatch | NotClaimed | None] = [None] * len(refs)
         for ats, answer in zip(by_space.values(), answers, strict=True):
             if isinstance(answer, Exception):
-                with guard("claim"):
-                    raise answer
+                error = error_of("claim", answer)
+                if error.retryable:
+                    raise error
+                for at in ats:
+                    out[at] = NotClaimed(refs[at], "unreadable", 0, error)
+                continue
             for n, at in enumerate(ats):
                 row = None if answer == b"NOSPACE" else answer[n]
                 out[at] = _claimed(refs[at], owner, row)
@@ -112,7 +118,9 @@ class Claims:
             trace={"parent_id": None, "session_id": "-"},  # type: ignore[arg-type]  # only the digest is taken from it
         )
         named = (word(detail.get("role")), word(detail.get("agent")))
-        answer = await self._scripts.run("fire", keys, [task, attempt, who, json_text(detail), sameness(record), *named])
+        answer = await self._scripts.run(
+            "fire", keys, [task, attempt, who, json_text(detail), sameness(record), *named]
+        )
         return _fired(answer, space, task, attempt)
 
     async def look(

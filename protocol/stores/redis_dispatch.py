@@ -15,10 +15,11 @@ from redis import exceptions as rx
 
 from protocol.keys import GROUP, Keys
 from protocol.record import is_name
-from protocol.record import is_name
 from protocol.stores.client import Client, awaited, guard
 from protocol.stores.scripts import Arg, Scripts
 
+ENQUEUE_MAX: Final = 1_000
+"""References a script: nothing else runs on the server meanwhile."""
 ACK_MAX: Final = 200
 BACKLOG_MAX: Final = 100_000
 """Entries a role's stream may hold; beyond that a dispatch waits in its space's outbox."""
@@ -58,17 +59,19 @@ class RoleStreams:
         by_role: dict[str, list[Ref]] = defaultdict(list)
         for ref in refs:
             by_role[ref.role].append(ref)
+        parts = [some[at : at + ENQUEUE_MAX] for some in by_role.values() for at in range(0, len(some), ENQUEUE_MAX)]
         calls: list[tuple[list[str], list[Arg]]] = []
-        for role, some in by_role.items():
+        for some in parts:
             args: list[Arg] = [self._backlog_max]
             for ref in some:
                 args.extend((ref.space, ref.task, ref.attempt))
+            role = some[0].role
             calls.append(([self._keys.role(role), self._keys.queued(role)], args))
         answers = await self._scripts.run_many("enqueue", calls, each=True)
         full: list[Ref] = []
         done: list[Ref] = []
         failed: Exception | None = None
-        for some, answer in zip(by_role.values(), answers, strict=True):
+        for some, answer in zip(parts, answers, strict=True):
             if isinstance(answer, Exception):
                 failed = answer
                 continue
@@ -112,7 +115,8 @@ class RoleStreams:
             try:
                 got = await self._reader.xreadgroup(GROUP, consumer, {stream: ">"}, count=count, block=block_ms)
             except rx.ResponseError as error:
-                if not str(error).startswith("NOGROUP"):
+                # Before 7.2 a read that is cut off by the end of its stream has an answer of its own.
+                if not str(error).startswith(("NOGROUP", "UNBLOCKED")):
                     raise
                 await self.ensure_group(role)
                 return []

@@ -15,7 +15,7 @@ from protocol.keys import Keys
 from protocol.ports import Appended, Page
 from protocol.ports import Step as Step  # its first home: imported from here as well
 from protocol.record import Record
-from protocol.stores.client import Client, awaited, guard
+from protocol.stores.client import Client, awaited, error_of, guard
 from protocol.stores.scripts import Arg, Scripts
 from protocol.stores.wire import SEPARATOR, packed, record_of, record_of_map, space_keys
 from protocol.tasks import TaskState, unpack
@@ -26,6 +26,7 @@ BYTES_MAX: Final = 1_073_741_824
 LIMIT_MAX: Final = 1_000
 Mode = Literal["batch", "step", "all"]
 NO_SPACE: Final = "no_such_space"
+UNREADABLE: Final = "unreadable"
 Batch = tuple[str, Sequence[Record], str]
 """(space, records, owner): the owner is the writer's start id, empty for people and outside agents."""
 
@@ -49,8 +50,9 @@ class RedisLog:
         self._bytes_max = bytes_max
 
     async def create(self, space: str, *, meta: Mapping[str, str]) -> bool:
-        """Make the space with ``meta`` (``kind``: session | hand, ``policy``, ``session``, ``title``). False where it
-        is there already. The space is listed before its first key is written."""
+        """Make the space with ``meta`` (``kind``: session | hand, ``policy``, ``session``, ``title``), whole or not at
+        all. False where it is there already. The space is listed before its first key is written, and again after it:
+        who saw it in between may have taken it for nothing."""
         keys = self._keys.space(space)
         with guard("create space"):
             made = await self.now_ms()
@@ -58,10 +60,11 @@ class RedisLog:
                 pipe.zadd(self._keys.spaces, {space: made}, nx=True)
                 pipe.sadd(self._keys.spaces_open, space)
                 await pipe.execute()
-            if not await awaited(self._client.hsetnx(keys.meta, "kind", meta.get("kind", "hand"))):
+            fields = {"kind": "hand", "created": str(made), **meta}
+            flat = [part for pair in fields.items() for part in pair]
+            if not await self._scripts.run("make", [keys.meta], flat):
                 return False
-            rest = {"created": str(made), **{k: v for k, v in meta.items() if k != "kind"}}
-            await awaited(self._client.hset(keys.meta, mapping=cast("Any", rest)))
+            await awaited(self._client.sadd(self._keys.spaces_open, space))
             return True
 
     async def exists(self, space: str) -> bool:
@@ -78,10 +81,11 @@ class RedisLog:
         with guard("list open spaces"):
             return sorted(s.decode() for s in await awaited(self._client.smembers(self._keys.spaces_open)))
 
-    async def close_space(self, space: str) -> None:
-        """The sweep need not visit the space again until it is opened."""
-        with guard("close space"):
-            await awaited(self._client.srem(self._keys.spaces_open, space))
+    async def close_space(self, space: str, *, quiet_ms: int = 0) -> bool:
+        """The sweep need not visit the space again until it is opened. False, and nothing is done, where somebody made
+        or opened it less than ``quiet_ms`` ago: a write is on its way."""
+        keys = [self._keys.spaces, self._keys.spaces_open]
+        return bool(await self._scripts.run("shut", keys, [space, quiet_ms]))
 
     async def open_space(self, space: str) -> None:
         """List the space for the sweep: before something is written to a settled one."""
@@ -110,22 +114,26 @@ class RedisLog:
         return outcomes
 
     async def append_many(
-        self, batches: Sequence[Batch], *, then: Sequence[Sequence[Arg]] = ()
+        self, batches: Sequence[Batch], *, then: Sequence[Sequence[Arg]] = (), apart: bool = False
     ) -> list[list[Appended]]:
         """Append to many spaces in one round trip (a batch above 100 records is cut into several scripts). Records of
-        a space that is not there come back refused as ``no_such_space``. ``then``: see ``Scripts.run_many``."""
+        a space that is not there come back refused as ``no_such_space``; with ``apart`` those of one that somebody
+        damaged as ``unreadable``, so that the others have theirs. ``then``: see ``Scripts.run_many``."""
         calls: list[tuple[list[str], list[Arg]]] = []
         back: list[int] = []
         for at, (space, records, owner) in enumerate(batches):
             for k in range(0, len(records), BATCH_MAX):
                 calls.append(self._call(space, records[k : k + BATCH_MAX], owner, mode="batch"))
                 back.append(at)
-        answers = await self._scripts.run_many("append", calls, then=then)
+        answers = await self._scripts.run_many("append", calls, then=then, each=True)
         out: list[list[Appended]] = [[] for _ in batches]
         for at, answer in zip(back, answers, strict=True):
             if isinstance(answer, Exception):
-                with guard("append"):
-                    raise answer
+                error = error_of("append", answer)
+                if error.retryable or not apart:
+                    raise error
+                out[at] = [Appended("refused", reason=UNREADABLE, message=str(error))] * len(batches[at][1])
+                continue
             if answer == b"NOSPACE":
                 missing = len(batches[at][1])
                 out[at] = [

@@ -31,4 +31,14 @@ class Roles:
     async def all(self) -> dict[str, dict[str, Any]]:
         with guard("roles"):
             raw = await awaited(self._client.hgetall(self._keys.roles))
-            return {k.decode(): orjson.loads(v) for k, v in raw.items()}
+        fronts = {role.decode("utf-8", "replace"): _front(front) for role, front in raw.items()}
+        return {role: front for role, front in fronts.items() if front}
+
+
+def _front(raw: bytes) -> dict[str, Any]:
+    """A role's front matter; nothing, where that is no object (any worker's credential may write there)."""
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

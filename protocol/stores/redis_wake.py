@@ -47,8 +47,8 @@ class Wake:
             return got[0][0].decode() if got else "0-0"
 
     async def listen(self, last: str, block_ms: int) -> tuple[str, set[str]]:
-        """(new last id, spaces with news), waiting at most ``block_ms``. Where the stream is behind ``last`` (the server
-        forgot, or its clock fell back) the new last id is the stream's own."""
+        """(new last id, spaces with news), waiting at most ``block_ms``. Where the stream is behind ``last`` (the
+        server forgot, or its clock fell back) the new last id is the stream's own."""
         with guard("wake"):
             got = await self._reader.xread({self._keys.wake: last}, count=1000, block=block_ms)
         if not got:

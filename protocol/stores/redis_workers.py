@@ -17,7 +17,8 @@ from protocol.stores.client import Client, awaited, guard
 from protocol.stores.scripts import Scripts
 
 WATCH_GAP_MS: Final = 5_000
-"""A sweep later than this after the one before starts a fresh window for everyone."""
+"""A sweep later than this after the one before starts a fresh window for everyone (where dead-after is short: later
+than half of that, or a pause just below the gap would make everyone look dead)."""
 STALLED_FROM_S: Final = 30.0
 
 
@@ -77,7 +78,8 @@ class Workers:
     async def sweep(self, *, dead_ms: int, run_id: str, stalled_lost_ms: int = 0, every_ms: int = 0) -> list[str]:
         """Bury who has been silent for longer than ``dead_ms`` while someone watched; the starts buried now.
         ``every_ms``: how far apart the caller's sweeps are on purpose."""
-        return await self._bury("sweep", dead_ms, run_id, max(WATCH_GAP_MS, 2 * every_ms), stalled_lost_ms)
+        gap_ms = max(min(WATCH_GAP_MS, dead_ms // 2), 2 * every_ms)
+        return await self._bury("sweep", dead_ms, run_id, gap_ms, stalled_lost_ms)
 
     async def live(self) -> list[WorkerInfo]:
         """Every start that is not buried, ages by the server's clock."""
@@ -89,7 +91,7 @@ class Workers:
                 (seconds, micros), scored, infos = await pipe.execute()
         now = seconds * 1000 + micros // 1000
         return [
-            _info(start.decode(), int(beat), now, orjson.loads(infos.get(start, b"{}")), self._stalled_s)
+            _info(start.decode(), int(beat), now, _told(infos.get(start, b"{}")), self._stalled_s)
             for start, beat in scored
         ]
 
@@ -103,7 +105,7 @@ class Workers:
             if not starts:
                 return []
             raw = await awaited(self._client.hmget(self._keys.grave_info, starts))
-        return [_grave(s.decode(), orjson.loads(r)) for s, r in zip(starts, raw, strict=True) if r]
+        return [_grave(s.decode(), _told(r)) for s, r in zip(starts, raw, strict=True) if r]
 
     async def buried(self, starts: Sequence[str]) -> set[str]:
         """Which of ``starts`` are buried."""
@@ -154,21 +156,36 @@ class Workers:
         return [s.decode() for s in await self._scripts.run("bury", keys, list(args))]
 
 
+def _told(raw: bytes) -> Mapping[str, Any]:
+    """What a start told of itself; nothing, where that is no object (any worker's credential may write there)."""
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
 def _info(start: str, beat_ms: int, now_ms: int, info: Mapping[str, Any], stalled_s: float) -> WorkerInfo:
     role, _, rest = start.partition("@")
     host, _, tail = rest.rpartition(":")[0].rpartition(":")
     return WorkerInfo(
         start=start, role=str(info.get("role", role)), host=str(info.get("host", host)),
-        pid=int(info.get("pid") or (tail if tail.isdigit() else 0)), last_beat_ms=beat_ms,
-        age_s=max(0.0, (now_ms - beat_ms) / 1000), loop_age_s=float(info.get("loop_age_s", 0.0)),
-        in_hand=int(info.get("in_hand", 0)), kind=str(info.get("kind", "worker")), digest=str(info.get("digest", "")),
-        state="stalled" if float(info.get("loop_age_s", 0.0)) >= stalled_s else "live",
+        pid=int(_number(info.get("pid"))) or (int(tail) if tail.isdecimal() else 0), last_beat_ms=beat_ms,
+        age_s=max(0.0, (now_ms - beat_ms) / 1000), loop_age_s=_number(info.get("loop_age_s")),
+        in_hand=int(_number(info.get("in_hand"))), kind=str(info.get("kind", "worker")),
+        digest=str(info.get("digest", "")),
+        state="stalled" if _number(info.get("loop_age_s")) >= stalled_s else "live",
     )  # fmt: skip
 
 
 def _grave(start: str, raw: Mapping[str, Any]) -> Grave:
-    info = raw.get("info") or {}
+    info = raw.get("info")
+    info = info if isinstance(info, dict) else {}
     return Grave(
         start=start, role=str(info.get("role") or start.partition("@")[0]), reason=str(raw.get("reason", "")),
-        at_ms=int(raw.get("at", 0)), last_beat_ms=int(raw.get("last_beat", 0)), info=info,
+        at_ms=int(_number(raw.get("at"))), last_beat_ms=int(_number(raw.get("last_beat"))), info=info,
     )  # fmt: skip

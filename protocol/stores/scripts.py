@@ -16,6 +16,7 @@ from typing import Any
 
 from redis import exceptions as rx
 
+from protocol.errors import StoreError
 from protocol.stores.client import Client, awaited, guard
 from protocol.tasks import lua_tables
 
@@ -65,8 +66,13 @@ class Scripts:
         The exception of a single call is raised, unless ``each``."""
         if not calls:
             return []
-        if len(calls) == 1 and not then and not each:
-            return [await self.run(name, *calls[0])]
+        if len(calls) == 1 and not then:
+            try:
+                return [await self.run(name, *calls[0])]
+            except StoreError as error:
+                if not each or error.retryable:
+                    raise
+                return [error]
         with guard(name):
             answers = await self._pipeline(name, calls, then)
             if any(isinstance(a, rx.NoScriptError) for a in answers):

@@ -6,11 +6,13 @@ crash point, as a supervisor would; the end state is read from the log, never fr
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,8 +112,13 @@ class ChaosFleet:
             "ROLECALL_SKILLS": str(folder / "skills"),
             "PYTHONPATH": str(ROOT),
         }
+        return cls.view(folder, full)
+
+    @classmethod
+    def view(cls, folder: Path, env: dict[str, str]) -> ChaosFleet:
+        """A client's view of a fleet whose files and processes are there already."""
         client, keys = connect(env["REDIS_URL"]), Keys(env["ROLECALL_PREFIX"])
-        return cls(folder, full, client, keys, RedisLog(client, keys), Workers(client, keys))
+        return cls(folder, env, client, keys, RedisLog(client, keys), Workers(client, keys))
 
     def start(self, name: str, *, crash_at: str = "", module: str = "", **more: str) -> subprocess.Popen[bytes]:
         """Start a process: ``leader…``, ``manager…`` or ``<role>…`` (the name up to ``.``)."""
@@ -210,6 +217,19 @@ class ChaosFleet:
 
     def logs(self) -> str:
         return "\n".join(f"--- {path.name}\n{path.read_text()[-1500:]}" for path in sorted(self.folder.glob("*.log")))
+
+    async def scrape(self, name: str) -> str:
+        """What a process that was started with a metrics port serves."""
+        log = self.folder / f"{name}.log"
+
+        def port() -> str:
+            return next((w.partition("=")[2] for w in log.read_text().split() if w.startswith("port=")), "")
+
+        at = await wait_until(port, f"{name} serves metrics\n{self.logs()}", 20)
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with await asyncio.to_thread(opener.open, f"http://127.0.0.1:{at}/metrics", None, 5) as answer:
+            text: str = answer.read().decode()
+        return text
 
     def runs(self, path: Path) -> Counter[str]:
         """How often each step really ran."""

@@ -196,6 +196,7 @@ async def test_a_consumer_that_nobody_knows_gives_back_what_it_read(fleet: Chaos
     await wait_until(removed, "the consumers of the dead are removed", 20)
 
 
+@pytest.mark.slow
 async def test_2500_entries_of_a_dead_consumer_are_all_done_once(fleet: ChaosFleet) -> None:
     names = [f"t{n}" for n in range(2_500)]
     await dispatch(fleet, *names)

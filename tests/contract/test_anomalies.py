@@ -210,6 +210,7 @@ async def test_a_state_whose_entry_is_gone_is_told(kit: Kit) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_clean_log_of_100_000_records_takes_seconds() -> None:
     """Pure over rows: 20,000 tasks of three records, their verdicts, heartbeats and checkpoints."""
     rows: list[Raw] = []

@@ -1,5 +1,5 @@
-"""What the tests of the invariants share: every store on one server, records by hand, a manager that sweeps on demand, a
-worker's consumer and postman without a process around them.
+"""What the tests of the invariants share: every store on one server, records by hand, a manager that sweeps on demand,
+a worker's consumer and postman without a process around them.
 
 Guarantees: nothing runs by itself; a test takes each step, and each death, where it wants it.
 """
@@ -138,17 +138,18 @@ async def pass_all(dispatch: Dispatch, records: Sequence[Record]) -> tuple[Recor
 
 
 class Bench:
-    """A worker's consumer and postman on a bench: ``take`` reads, claims and starts, ``post`` delivers what has ended."""
+    """A worker's consumer and postman on a bench: ``take`` reads, claims and starts, ``post`` delivers what ended."""
 
-    def __init__(self, kit: Kit, turn: Turn = deliver_at_once, *, check: Any = pass_all, start: str = START,
-                 claims: Claims | None = None, streams: RoleStreams | None = None, store: RedisLog | None = None) -> None:  # fmt: skip
+    def __init__(
+        self, kit: Kit, turn: Turn = deliver_at_once, *, check: Any = pass_all, store: RedisLog | None = None
+    ) -> None:
         self.stopping = Stopping()
         self.heart = StillHeart()
         self.armed: list[tuple[Ref, float]] = []
         patience = Patience(self.stopping)
-        streams, claims = streams or kit.streams, claims or kit.claims
+        streams, claims = kit.streams, kit.claims
         self.consumer = Consumer(
-            role=ROLE, start=start, streams=streams, claims=claims, heart=cast("Heart", self.heart), runner=turn,
+            role=ROLE, start=START, streams=streams, claims=claims, heart=cast("Heart", self.heart), runner=turn,
             concurrency=8, stopping=self.stopping, patience=patience, processing=dict, burst=True,
         )  # fmt: skip
         self.postman = Postman(

@@ -53,6 +53,7 @@ def merged(store: str, folder: Path, env: dict[str, str]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_person_with_only_the_page_gets_the_same_merge_from_a_file_and_from_redis(
     tmp_path: Path, fleet_env: dict[str, str]

@@ -224,6 +224,7 @@ def test_the_default_run_kills_a_worker_and_delivers_a_whole_report(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.chaos
 def test_the_death_of_leader_manager_and_two_workers_at_once_ends_in_a_whole_report(tmp_path: Path, code: Path) -> None:
     with running(tmp_path, str(code), "--no-kill") as run:
@@ -248,6 +249,7 @@ def test_the_death_of_leader_manager_and_two_workers_at_once_ends_in_a_whole_rep
     assert not mine(run.out)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_an_interrupted_review_is_cancelled_and_leaves_nothing_running(tmp_path: Path, code: Path) -> None:
     with running(tmp_path, str(code), "--no-kill") as run:

@@ -139,7 +139,7 @@ async def test_a_grave_of_a_role_whose_stream_or_group_is_gone_is_settled(kit: K
     assert await kit.workers.graves(unsettled=True) == []
 
 
-# -- records by hand that once ended every manager ------------------------------------------------------------------------
+# -- records by hand that once ended every manager ------------------------------------------------------------------
 
 
 async def works(kit: Kit, manager: Manager) -> None:
@@ -158,7 +158,10 @@ async def works(kit: Kit, manager: Manager) -> None:
 @pytest.mark.parametrize("worker", ["li@laptop", "a.b@laptop", "a.b@host:1:x", "@", "x@h:1"])
 async def test_an_outside_agent_may_name_its_worker_as_it_likes(kit: Kit, settings: Settings, worker: str) -> None:
     manager = manager_of(kit, settings)
-    assert await kit.add(assigned(), record("task_processing", who="li", worker=worker, attempt=1)) == ["added", "added"]
+    assert await kit.add(assigned(), record("task_processing", who="li", worker=worker, attempt=1)) == [
+        "added",
+        "added",
+    ]
     assert (await kit.state()).owner == "~li"
     await works(kit, manager)
     assert await kit.workers.graves() == [], "nobody was found dead"
@@ -201,7 +204,7 @@ async def test_an_agent_of_any_name_is_lost_once_a_silence_under_its_own_id(
         await kit.add(record("heartbeat", f"HB_{n}", agent, current_task=None, status="x", progress=""))
         await has_watched(kit, manager)
         await kit.client.zadd(beats, {agent: n})
-        await sweep_until(manager, lambda n=n: lost(n), f"loss {n} is on record")  # type: ignore[misc]
+        await sweep_until(manager, lambda n=n: lost(n), f"loss {n} is on record")
         await manager.sweep()
         assert await lost(n)
     assert await kit.log.task_states(SPACE) == {}, "an agent is no task"
@@ -281,3 +284,21 @@ async def test_a_listener_ahead_of_the_stream_hears_again(kit: Kit) -> None:
     assert news == set()
     await kit.wake.ring([SPACE])
     assert (await kit.wake.listen(ahead, 10))[1] == {SPACE}
+
+
+async def test_garbage_in_the_registers_stops_no_manager(kit: Kit, settings: Settings) -> None:
+    """A worker's credential reaches them all."""
+    for n, garbage in enumerate(("{", "[]", "7", '{"loop_age_s":"x","pid":"y","in_hand":[]}', "\ud7ff")):
+        start = f"writer@h:{n}:x"
+        await kit.poke("HSET", kit.keys.workers_info, start, garbage)
+        await kit.client.zadd(kit.keys.workers, {start: await kit.log.now_ms()})
+        await kit.poke("HSET", kit.keys.roles, f"r{n}", garbage)
+    await kit.poke("HSET", kit.keys.roles, "a b", "{}")
+    await kit.poke("HSET", kit.keys.queued("r0"), "garbage", "1-1")
+    manager = manager_of(kit, settings)
+    await works(kit, manager)
+    for n in range(5):
+        await kit.workers.bury(f"writer@h:{n}:x", "test")
+    await works(kit, manager)
+    assert await kit.workers.graves(unsettled=True) == []
+    assert await kit.workers.sweep(dead_ms=1000, run_id="r", stalled_lost_ms=1000) == []

@@ -87,6 +87,7 @@ def test_eight_processes_append_at_once_and_nothing_is_lost_or_doubled(crowd: Cr
     no_litter(crowd)
 
 
+@pytest.mark.slow
 def test_the_same_record_by_eight_processes_is_one_record(crowd: Crowd) -> None:
     said = [crowd.folder / f"same{n}.out" for n in range(8)]
     for path in said:

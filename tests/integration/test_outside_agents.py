@@ -224,6 +224,7 @@ def world_at(folder: Path, env: dict[str, str], at: str) -> World:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_three_agents_that_follow_their_pages_end_in_the_same_merge_on_a_file_and_on_redis(
     tmp_path: Path, fleet_env: dict[str, str]

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import urllib.request
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -124,20 +123,12 @@ async def test_an_edited_role_file_is_taken_with_the_next_task_and_its_digest_is
 
 
 async def test_metrics_are_served_with_bounded_labels(fleet: ChaosFleet) -> None:
-    fleet.start("stepper.1", ROLECALL_METRICS_PORT="19464")
+    fleet.start("stepper.1", ROLECALL_METRICS_PORT="0")
     await dispatch(fleet, "a")
     await until(fleet, "a", "completed")
-    text = await asyncio.to_thread(_scrape, fleet)
+    text = await fleet.scrape("stepper.1")
     assert 'rolecall_deliveries_total{outcome="completed",role="stepper"} 1.0' in text
     assert SPACE not in [part.split('"')[1] for part in text.split() if '="' in part]
-
-
-def _scrape(fleet: ChaosFleet) -> str:
-    log = (fleet.folder / "stepper.1.log").read_text()
-    port = next(int(word.partition("=")[2]) for word in log.split() if word.startswith("port="))
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
-        body: bytes = answer.read()
-    return body.decode()
 
 
 @pytest.mark.parametrize(

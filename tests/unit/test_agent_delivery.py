@@ -66,7 +66,7 @@ async def test_a_verifier_delivers_a_verdict_and_never_a_result() -> None:
     assert model.schemas == [VERDICT_SCHEMA]
 
 
-@pytest.mark.parametrize("verdict", ["insufficient", "confirm", "", None, True])
+@pytest.mark.parametrize("verdict", ["insufficient", "不充分", "unconfirmed", "confirm", "", None, True])
 def test_a_verdict_is_one_of_three_words(verdict: object) -> None:
     text = json.dumps({"verdict": verdict, "reasons": ["r"]})
     with pytest.raises(GateRefused):

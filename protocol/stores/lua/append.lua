@@ -79,7 +79,7 @@ local function rule(r)
     local s = state_of(r.id)
     local outcome, a, b = judge(s, r)
     if outcome == 'new' then
-      if (log.n >= most or log.total >= most_bytes) and not ALWAYS[r.event] and r.attempt == 1 then
+      if (log.n >= most or log.total >= most_bytes) and not ALWAYS[r.event] and r.target ~= 'waiting' and r.attempt == 1 then
         return 'full', 'too_large', 'the space holds ' .. log.n .. ' records (limit ' .. most .. '): archive it or raise the limit'
       end
       touch(r.id, apply(s, r))
@@ -112,7 +112,8 @@ local function rule(r)
     end
     local s = state_of(r.root)
     if s and SAME[s.state]['merged'] then s.state, s.owner, s.due, s.waiting = 'merged', '', '0', ''; touch(r.root, s) end
-  elseif (log.n >= most or log.total >= most_bytes) and not ALWAYS[r.event] then
+  elseif (log.n >= most or log.total >= most_bytes) and not ALWAYS[r.event]
+         and not (is_start(r.owner) and string.sub(r.id, 1, 4) == 'ASK_') then
     return 'full', 'too_large', 'the space holds ' .. log.n .. ' records (limit ' .. most .. '): archive it or raise the limit'
   end
   ids[r.id] = r.digest .. ','

@@ -13,6 +13,7 @@ local function bury(start, reason)
   if redis.call('ZSCORE', KEYS[3], start) then return end
   local beat = redis.call('ZSCORE', KEYS[1], start) or string.format('%d', now)
   local info = redis.call('HGET', KEYS[2], start) or '{}'
+  if not pcall(cjson.decode, info) then info = '{}' end
   redis.call('ZADD', KEYS[3], now, start)
   redis.call('HSET', KEYS[4], start, '{"reason":' .. cjson.encode(reason) .. ',"at":' .. string.format('%d', now) .. ',"last_beat":' ..
              string.format('%d', tonumber(beat)) .. ',"info":' .. info .. '}')
@@ -44,8 +45,8 @@ else
   end
   if tonumber(ARGV[5]) > 0 then
     for _, start in ipairs(redis.call('ZRANGE', KEYS[1], 0, 999)) do
-      local info = cjson.decode(redis.call('HGET', KEYS[2], start) or '{}')
-      if (tonumber(info.loop_age_s) or 0) * 1000 > tonumber(ARGV[5]) then bury(start, 'stalled') end
+      local ok, info = pcall(cjson.decode, redis.call('HGET', KEYS[2], start) or '{}')
+      if ok and type(info) == 'table' and (tonumber(info.loop_age_s) or 0) * 1000 > tonumber(ARGV[5]) then bury(start, 'stalled') end
     end
   end
   for _, start in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', now - 86400000, 'LIMIT', 0, 200)) do

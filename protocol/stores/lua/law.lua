@@ -26,8 +26,9 @@ local function judge(s, r)
   if r.attempt > s.attempt and fleet and r.target ~= 'assigned' and r.target ~= 'retrying' then
     return 'refused', 'not_the_owner', owned
   end
-  if (s.state == 'processing' or s.state == 'failed') and s.owner ~= '' and not r.command
-     and (r.target == 'completed' or r.target == 'failed' or r.target == 'waiting' or r.target == 'retrying' or r.target == 'blocked') then
+  if (s.state == 'processing' or s.state == 'failed') and s.owner ~= ''
+     and (r.target == 'completed' or r.target == 'failed' or r.target == 'waiting'
+          or (not r.command and (r.target == 'retrying' or r.target == 'blocked'))) then
     local mine
     if fleet then mine = (r.owner == s.owner) else mine = ('~' .. r.who == s.owner) end
     if not mine then return 'refused', 'not_the_owner', owned end
