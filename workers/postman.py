@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final
 
-from protocol.errors import FenceLost, GateRefused, RolecallError
+from protocol.errors import FenceLost, GateRefused, RolecallError, StoreError
 from protocol.kit.crash import crash_point
 from protocol.kit.lifecycle import Stopping
 from protocol.kit.logs import get_log
@@ -102,9 +102,7 @@ class Postman:
         if not letter.records:
             return letter
         try:
-            records = await self._patiently(
-                "check", partial(self._check, hand.dispatch, letter.records), even_draining=True
-            )
+            records = await self._checked(hand.dispatch, letter.records)
         except FenceLost as lost:
             return self._compose(hand.dispatch, Dropped(str(lost)))
         except GateRefused as refusal:
@@ -115,6 +113,14 @@ class Postman:
             failed = Failed("result", f"{type(error).__name__}: {error}", retryable=False)
             return self._compose(hand.dispatch, failed)
         return None if records is None else Letter(records, letter.outcome, letter.attempt, letter.arm_s)
+
+    async def _checked(self, dispatch: Dispatch, records: Sequence[Record]) -> tuple[Record, ...] | None:
+        try:
+            return await self._check(dispatch, records)
+        except StoreError as error:
+            if not error.retryable:
+                raise
+        return await self._patiently("check", partial(self._check, dispatch, records), even_draining=True)
 
     def _compose(self, dispatch: Dispatch, outcome: Outcome) -> Letter:
         return letter_of(dispatch, outcome, now_s=int(self._now()), random=self._random(), rules=self._rules)

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from coordinator import manager as manager_module
+from coordinator import openspaces
 from protocol.errors import FenceLost
 from protocol.kit.settings import Settings
 from tests.integration.invariantkit import BY, Kit, StillHeart, assigned, kit_on, manager_of, record
@@ -54,7 +54,7 @@ async def test_every_space_is_visited_however_many_there_are(
     kit: Kit, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """200 spaces a sweep, 3 here: the next sweep goes on where the last one ended, whoever waits where."""
-    monkeypatch.setattr(manager_module, "SPACES_A_SWEEP", 3)
+    monkeypatch.setattr(openspaces, "SPACES_A_SWEEP", 3)
     names = [f"space-{n:02}" for n in range(11)]
     for name in names:
         await kit.make(name)

@@ -58,8 +58,10 @@ local function flush_gathered()
   gathered = {}
 end
 
+local starts = {}
 local function is_start(owner)
-  return string.find(owner, '^[%w_-]+@[^@:]+:%d+:[^@:]+$') ~= nil
+  if starts[owner] == nil then starts[owner] = string.find(owner, '^[%w_-]+@[^@:]+:%d+:[^@:]+$') ~= nil end
+  return starts[owner]
 end
 
 local function now_ms()
