@@ -182,7 +182,12 @@ class Postman:
         is assigned to nobody."""
         back: set[str] = set()
         for hand in dropped:
-            state = await self._state(hand.ref)
+            try:
+                state = await self._state(hand.ref)
+            except StoreError as error:  # its space was damaged: the entry stays, nothing else waits for it
+                log.error("a space can't be read: its entry stays", space=hand.ref.space, why=str(error))
+                back.add(hand.entry)
+                continue
             if state is not None and (state.state, state.attempt) == ("assigned", hand.ref.attempt):
                 await self._patiently(
                     "put back", partial(self._streams.requeue, hand.entry, hand.ref), even_draining=True

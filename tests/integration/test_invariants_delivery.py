@@ -11,7 +11,7 @@ import pytest
 from protocol.errors import FenceLost, GateRefused, StoreError, StoreFull, StoreUnreachable
 from protocol.kit.metrics import Metrics
 from protocol.kit.settings import Settings
-from protocol.ports import Appended, Delivered, Dispatch, Failed, Outcome, TurnFence
+from protocol.ports import Appended, Delivered, Dispatch, Dropped, Failed, Outcome, TurnFence
 from protocol.record import Record
 from protocol.stores.redis_dispatch import Ref
 from protocol.stores.redis_log import BATCH_MAX, RedisLog
@@ -250,3 +250,17 @@ async def test_a_space_that_was_damaged_stops_no_other_spaces_work(kit: Kit) -> 
     assert (await kit.state()).state == "completed"
     pending = await kit.streams.pending_of(ROLE, START)
     assert {ref.space for _, ref in pending if ref} == {"bad", "worse"}, "no error of the store acknowledges an entry"
+
+
+async def test_a_turn_that_was_dropped_in_a_damaged_space_ends_no_worker(kit: Kit) -> None:
+    async def turn(dispatch: Dispatch, fence: TurnFence) -> Outcome:
+        return Dropped("cancelled")
+
+    await dispatched(kit, "T1")
+    bench = Bench(kit, turn)
+    await bench.take()
+    await kit.client.delete(kit.keys.space(SPACE).tasks)
+    await kit.poke("SET", kit.keys.space(SPACE).tasks, "x")
+    await bench.post()
+    assert bench.consumer.hands == {}
+    assert await backlog(kit) == 1
