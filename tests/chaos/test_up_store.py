@@ -145,5 +145,7 @@ async def test_a_disk_that_is_full_in_a_run_is_said_and_loses_nothing(up: Up) ->
     finally:
         await fleet.stop()
     words = up.said()
-    assert words.count("free disk or memory of the server") <= 6, f"once a process, or twice\n{words}"
+    # The server takes a write now and then while its disk is full: each turn of it may be said, not each try.
+    turns = 2 * words.count("store_back") + 2 * words.count("the store is back") + 6
+    assert words.count("free disk or memory of the server") <= turns, f"once a process and turn\n{words}"
     assert "Traceback" not in words, words

@@ -63,10 +63,11 @@ async def test_what_is_set_aside_and_used_never_passes_the_limit(budgets: Budget
     limits = Limits(tokens=1_000)
     assert await budgets.reserve(MADE, "c1", limits, CALL) == Granted("ok", answer=200)
     asked = await asyncio.gather(*(budgets.reserve(MADE, f"d{n}", limits, CALL) for n in range(5)))
-    assert [granted.outcome for granted in asked] == ["ok", "ok", "wait", "wait", "wait"]
+    first, second = [f"d{n}" for n, granted in enumerate(asked) if granted.outcome == "ok"]
+    assert sorted(granted.outcome for granted in asked) == ["ok", "ok", "wait", "wait", "wait"], "whoever came first"
     assert await spend(budgets, "c1", 90, 10)
     assert (await budgets.reserve(MADE, "c2", limits, CALL)).outcome == "ok"
-    for call in ("d0", "d1", "c2"):
+    for call in (first, second, "c2"):
         await spend(budgets, call, 100, 160)
     # 880 are used: 120 leave room for a prompt of 60 and an answer of 60, for no other.
     assert await budgets.reserve(MADE, "c3", limits, CALL) == Granted("over", limit="tokens", used=880, most=1_000)

@@ -6,11 +6,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.warm import commands as commands_on_path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/howto/by-hand.md"
@@ -24,14 +25,10 @@ def commands(store: str) -> str:
 
 def follow(store: str, folder: Path, env: dict[str, str], tail: str = "") -> str:
     """Run them in ``folder`` as somebody would who only has the page; what they said."""
-    bin = folder / "bin"
-    bin.mkdir(parents=True)
-    shim = bin / "rolecall"
-    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m coordinator.cli "$@"\n')
-    shim.chmod(0o755)
+    folder.mkdir()
     done = subprocess.run(
         ["bash", "-eu", "-c", f"{commands(store)}\n{tail}"], cwd=folder, capture_output=True, timeout=280, check=False,
-        env={**env, "PATH": f"{bin}{os.pathsep}{env['PATH']}", "PYTHONPATH": str(ROOT)},
+        env=env,
     )  # fmt: skip
     out = done.stdout.decode()
     assert done.returncode == 0, out + done.stderr.decode()
@@ -58,9 +55,11 @@ def merged(store: str, folder: Path, env: dict[str, str]) -> dict[str, Any]:
 def test_a_person_with_only_the_page_gets_the_same_merge_from_a_file_and_from_redis(
     tmp_path: Path, fleet_env: dict[str, str]
 ) -> None:
-    here = {k: v for k, v in fleet_env.items() if k != "REDIS_URL"}
-    one = merged("file", tmp_path / "file", here)
-    other = merged("redis", tmp_path / "redis", fleet_env)
+    with commands_on_path(tmp_path / "bin") as bin:
+        on_redis = {**fleet_env, "PATH": f"{bin}{os.pathsep}{fleet_env['PATH']}"}
+        here = {k: v for k, v in on_redis.items() if k != "REDIS_URL"}
+        one = merged("file", tmp_path / "file", here)
+        other = merged("redis", tmp_path / "redis", on_redis)
     assert one["id"] == other["id"] and one["id"].startswith("MERGE_")
     differ = {k for k in one["detail"] if one["detail"][k] != other["detail"].get(k)}
     assert differ == {"as_of"}, "only the place in the log is each store's own"

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from protocol.kit.outside import FOLDER
 from tests.integration.cli_support import Cli
+from tests.warm import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"(?:<!-- (instead) -->\n)?```sh\n(.*?)```", re.DOTALL)
@@ -215,12 +215,8 @@ def story(world: World) -> dict[str, Any]:
 
 
 def world_at(folder: Path, env: dict[str, str], at: str) -> World:
-    (folder / "bin").mkdir(parents=True)
-    shim = folder / "bin/rolecall"
-    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m coordinator.cli "$@"\n')
-    shim.chmod(0o755)
-    path = f"{folder / 'bin'}{os.pathsep}{env['PATH']}"
-    return World(folder, {**env, "PATH": path, "PYTHONPATH": str(ROOT), "ROLECALL_LOST_S": str(LOST_S)}, at)
+    folder.mkdir()
+    return World(folder, {**env, "ROLECALL_LOST_S": str(LOST_S)}, at)
 
 
 @pytest.mark.slow
@@ -229,12 +225,13 @@ def world_at(folder: Path, env: dict[str, str], at: str) -> World:
 def test_three_agents_that_follow_their_pages_end_in_the_same_merge_on_a_file_and_on_redis(
     tmp_path: Path, fleet_env: dict[str, str]
 ) -> None:
-    here = {name: value for name, value in fleet_env.items() if name != "REDIS_URL"}
-    file = world_at(tmp_path / "file", here, "--state state.json")
-    file.must("rolecall init-state --task-space review -o state.json")
-    redis = world_at(tmp_path / "redis", fleet_env, "--space review")
-    redis.must("rolecall create-task-space review --store redis")
-    with ThreadPoolExecutor(2) as pool:
+    with commands(tmp_path / "bin") as bin, ThreadPoolExecutor(2) as pool:
+        on_redis = {**fleet_env, "PATH": f"{bin}{os.pathsep}{fleet_env['PATH']}"}
+        here = {name: value for name, value in on_redis.items() if name != "REDIS_URL"}
+        file = world_at(tmp_path / "file", here, "--state state.json")
+        file.must("rolecall init-state --task-space review -o state.json")
+        redis = world_at(tmp_path / "redis", on_redis, "--space review")
+        redis.must("rolecall create-task-space review --store redis")
         one, other = pool.map(story, (file, redis))
     assert one["id"] == other["id"]
     assert one["id"].startswith("MERGE_")
