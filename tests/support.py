@@ -7,8 +7,11 @@ nor a place on the list. Never imports the code under test beyond what it is han
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import inspect
 import re
+import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
@@ -87,6 +90,19 @@ def wait_until_sync(condition: Callable[[], T], what: str, timeout: float = 10.0
             raise AssertionError(f"waited {timeout:g} s in vain until {what}; last seen: {value!r}")
         time.sleep(every)
     return value
+
+
+def dies_with_test() -> Callable[[], None] | None:
+    """For ``preexec_fn``: the kernel (Linux) ends the child with the thread that started it: nothing stays where
+    a test process was killed or ran out of its time."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+
+    def ask_kernel() -> None:
+        libc.prctl(1, signal.SIGKILL)
+
+    return ask_kernel
 
 
 def leaks(lifetimes: Mapping[str, int], prefix: str) -> list[str]:

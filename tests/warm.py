@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support import wait_until_sync
+from tests.support import dies_with_test, wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[1]
 CLIENT = """#!{python} -IS
@@ -46,13 +46,11 @@ def commands(folder: Path) -> Iterator[Path]:
     shim = folder / "rolecall"
     shim.write_text(CLIENT.format(python=sys.executable, socket=at))
     shim.chmod(0o755)
-    server = subprocess.Popen([sys.executable, "-m", "tests.warm", at], cwd=ROOT, stdin=subprocess.PIPE)
+    server = subprocess.Popen([sys.executable, "-m", "tests.warm", at], cwd=ROOT, preexec_fn=dies_with_test())
     try:
         wait_until_sync(lambda: os.path.exists(at), "the commands are warm", 30)
         yield folder
     finally:
-        assert server.stdin is not None
-        server.stdin.close()
         server.terminate()
         server.wait(10)
         Path(at).unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from protocol.stores.redis_artifacts import Artifacts
 from protocol.stores.redis_log import RedisLog
 from protocol.stores.redis_wake import Wake
 from protocol.stores.redis_workers import Workers
-from tests.support import wait_until
+from tests.support import dies_with_test, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = '''"""A skill for crash tests: appends a line to a file each time it really runs, then does as told."""
@@ -139,6 +139,7 @@ class ChaosFleet:
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
+                preexec_fn=dies_with_test(),
             )
         child.starts += 1
         return child.process

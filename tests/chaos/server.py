@@ -15,7 +15,7 @@ from pathlib import Path
 import redis
 
 from protocol.kit.embedded import find_binary
-from tests.support import wait_until_sync
+from tests.support import dies_with_test, wait_until_sync
 
 
 class OwnServer:
@@ -36,7 +36,7 @@ class OwnServer:
             "--appendfsync", "always", "--dir", str(self.folder), "--maxmemory-policy", "noeviction",
         ]  # fmt: skip
         with (self.folder / "server.log").open("ab") as out:
-            self._process = subprocess.Popen(argv, stdout=out, stderr=out)
+            self._process = subprocess.Popen(argv, stdout=out, stderr=out, preexec_fn=dies_with_test())
         wait_until_sync(self.answers, "the server answers", 10)
 
     def answers(self) -> bool:

@@ -23,7 +23,7 @@ import pytest
 from protocol.kit.embedded import Embedded, find_binary, find_running, stop
 from tests.chaos.fleet import ROOT, ChaosFleet, delivered_once, steps, write_files
 from tests.conftest import fast_environment
-from tests.support import clean_environment, wait_until
+from tests.support import clean_environment, dies_with_test, wait_until
 
 PREFIX = "rcu:"
 NAMES = tuple("abcdefgh")
@@ -81,7 +81,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
         str(tmp_path / "logs"),
     ]
     with (tmp_path / "events").open("wb") as out, (tmp_path / "up.log").open("wb") as err:
-        process = subprocess.Popen(argv, cwd=ROOT, env=env, stdout=out, stderr=err)
+        process = subprocess.Popen(argv, cwd=ROOT, env=env, stdout=out, stderr=err, preexec_fn=dies_with_test())
     made = Up(process, tmp_path, env)
     yield made
     process.terminate()

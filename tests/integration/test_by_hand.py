@@ -9,8 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.warm import commands as commands_on_path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,9 +47,6 @@ def merged(store: str, folder: Path, env: dict[str, str]) -> dict[str, Any]:
     return dict(record[0])
 
 
-@pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_person_with_only_the_page_gets_the_same_merge_from_a_file_and_from_redis(
     tmp_path: Path, fleet_env: dict[str, str]
 ) -> None:

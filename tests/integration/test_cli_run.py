@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import clean_environment, wait_until_sync
+from tests.support import clean_environment, dies_with_test, wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 CLI = (sys.executable, "-m", "coordinator.cli")
@@ -55,7 +55,7 @@ def fleet(env: dict[str, str], tmp_path: Path, cli: Cli) -> Iterator[subprocess.
     logs = tmp_path / "logs"
     with subprocess.Popen(
         [*CLI, "up", "--roles", "calc=1", "--logs", str(logs)], cwd=ROOT, env=env,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, preexec_fn=dies_with_test(),
     ) as process:  # fmt: skip
 
         def up() -> bool:

@@ -10,13 +10,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+from tests.support import dies_with_test
 
 ROOT = Path(__file__).resolve().parents[2]
 DEMO = ROOT / "examples" / "code-review" / "demo.py"
@@ -76,7 +78,7 @@ def running(tmp_path: Path, *arguments: str, **env: str) -> Iterator[Run]:
     kept = {name: value for name, value in os.environ.items() if name != "ROLECALL_NO_MODEL"}
     process = subprocess.Popen(
         [sys.executable, str(DEMO), "--out", str(out), *arguments], cwd=tmp_path, env={**kept, **env}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", preexec_fn=dies_with_test(),
     )  # fmt: skip
     run = Run(process, out)
     reader = threading.Thread(target=run.read)
@@ -224,12 +226,14 @@ def test_the_default_run_kills_a_worker_and_delivers_a_whole_report(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.chaos
 def test_the_death_of_leader_manager_and_two_workers_at_once_ends_in_a_whole_report(tmp_path: Path, code: Path) -> None:
     with running(tmp_path, str(code), "--no-kill") as run:
         run.wait_for(r"findings")
-        fleet = {process.pid: " ".join(process.cmdline()) for process in run.fleet()}
+        fleet: dict[int, str] = {}
+        for process in run.fleet():
+            with suppress(psutil.NoSuchProcess):  # a skill's process that has just ended
+                fleet[process.pid] = " ".join(process.cmdline())
         victims = [pid for pid, command in fleet.items() if re.search(r"coordinator\.cli (leader|manager)$", command)]
         victims += [
             pid
@@ -249,7 +253,6 @@ def test_the_death_of_leader_manager_and_two_workers_at_once_ends_in_a_whole_rep
     assert not mine(run.out)
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 def test_an_interrupted_review_is_cancelled_and_leaves_nothing_running(tmp_path: Path, code: Path) -> None:
     with running(tmp_path, str(code), "--no-kill") as run:

@@ -72,7 +72,10 @@ async def test_three_workers_never_pass_the_limits_of_an_endpoint(
 
         assert (await up.end(cool)).detail["status"] == "completed"
         after = [moment - endpoint.rested_from for moment in endpoint.came["cool"][1:]]
-        assert min(after) >= REST_S, "one worker was asked to wait: all three waited"
+        on_the_way = [moment for moment in after if moment < REST_S / 2]  # permitted before anyone knew of the rest
+        assert len(on_the_way) < 3, "one call of each other worker may have been under way, no more"
+        rest = [moment for moment in after if moment >= REST_S / 2]
+        assert min(rest) >= REST_S, "one worker was asked to wait: all three waited"
         assert len({r.detail["worker"] for r in await up.records(cool) if r.event == "task_processing"}) > 1
 
         await wait_until(lambda: len(endpoint.came["minute"]) == A_MINUTE, "the minute is used up")

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from protocol.kit.outside import FOLDER
 from tests.integration.cli_support import Cli
 from tests.warm import commands
@@ -219,9 +217,6 @@ def world_at(folder: Path, env: dict[str, str], at: str) -> World:
     return World(folder, {**env, "ROLECALL_LOST_S": str(LOST_S)}, at)
 
 
-@pytest.mark.slow
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_three_agents_that_follow_their_pages_end_in_the_same_merge_on_a_file_and_on_redis(
     tmp_path: Path, fleet_env: dict[str, str]
 ) -> None:

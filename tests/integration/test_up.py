@@ -25,7 +25,7 @@ from protocol.kit.embedded import find_running
 from protocol.kit.settings import Settings
 from protocol.stores.client import connect
 from protocol.stores.redis_workers import Workers
-from tests.support import clean_environment, wait_until, wait_until_sync
+from tests.support import clean_environment, dies_with_test, wait_until, wait_until_sync
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -202,6 +202,7 @@ def up(fleet_env: dict[str, str], tmp_path: Path) -> Callable[..., subprocess.Po
         return subprocess.Popen(
             [sys.executable, "-m", "coordinator.cli", "up", "--json", *argv],
             cwd=ROOT, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            preexec_fn=dies_with_test(),
         )  # fmt: skip
 
     return start
